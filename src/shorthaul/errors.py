@@ -1,0 +1,189 @@
+"""Every error that shorthaul raises on purpose.
+
+All inherit `ShorthaulError`, so one `except` catches them, and the builtin that a caller would
+expect (`OSError`, `ValueError`, ...), so code written without shorthaul in mind works too. A class
+takes the facts and builds the sentence: what was expected, what came, where, and what to do.
+"""
+
+from __future__ import annotations
+
+import errno as errno_codes
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from shorthaul.units import format_bytes
+
+
+class ShorthaulError(Exception):
+    """Root of every error below; raised itself by nothing."""
+
+
+class SettingError(ShorthaulError, ValueError):
+    """A setting or its environment variable has a value that cannot be used."""
+
+    def __init__(self, environment: str, text: str, expected: str) -> None:
+        super().__init__(f"{environment} is {text!r}, but {expected}.")
+
+
+class MissingExtraError(ShorthaulError, ImportError):
+    """An optional package is needed for what was asked."""
+
+    def __init__(self, package: str, extra: str, purpose: str) -> None:
+        super().__init__(
+            f"{purpose} needs the package `{package}`, which is not installed.\n"
+            f"  pip install 'shorthaul[{extra}]'"
+        )
+
+
+class NoCompilerError(ShorthaulError, RuntimeError):
+    """A generated kernel was asked for by name and there is no C++ compiler."""
+
+    def __init__(self, looked_for: Sequence[str]) -> None:
+        super().__init__(
+            f"no C++ compiler was found (looked for: {', '.join(looked_for)}).\n"
+            "  Install g++ or clang++ (Debian: apt-get install g++), set CXX, or\n"
+            "  pip install 'shorthaul[compiler]'; `shorthaul doctor` shows what is found."
+        )
+
+
+class CompileError(ShorthaulError, RuntimeError):
+    """The compiler rejected a generated source: a defect of shorthaul or of the tool chain."""
+
+    def __init__(
+        self, compiler: str, kernel: str, source: Path, command: Path, first_error: str
+    ) -> None:
+        super().__init__(
+            f"{compiler} failed on {kernel}.\n"
+            f"  source   {source}\n  command  {command}\n  first error: {first_error}"
+        )
+        self.source, self.command, self.first_error = source, command, first_error
+
+
+class CacheOwnershipError(ShorthaulError, PermissionError):
+    """The kernel cache belongs to somebody else or can be written by others: it holds code."""
+
+    def __init__(self, directory: Path, reason: str) -> None:
+        super().__init__(
+            f"the kernel cache {directory} is refused: {reason}.\n"
+            "  It holds code that would be loaded into this process. Make it yours alone\n"
+            f"  (chmod 700 {directory}) or point SHORTHAUL_CACHE at another directory."
+        )
+        self.directory = directory
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
+class KernelArgumentError(ShorthaulError, TypeError, ValueError):
+    """A kernel was called with a tensor or number that its contract does not allow."""
+
+    def __init__(self, kernel: str, argument: str, expected: str, got: str) -> None:
+        super().__init__(f"{kernel}: argument `{argument}` must be {expected}, got {got}.")
+
+
+class KernelStatusError(ShorthaulError, RuntimeError):
+    """A kernel ran and reported failure through its return value."""
+
+    def __init__(self, kernel: str, status: int) -> None:
+        super().__init__(f"{kernel} returned status {status}; expected 0.")
+        self.status = status
+
+
+class TuningError(ShorthaulError, ValueError):
+    """Autotuning was asked to choose among candidates that cannot be compared."""
+
+
+class StorageError(ShorthaulError, OSError):
+    """A read or write failed; names the file, the range and the errno."""
+
+    def __init__(
+        self,
+        action: str,
+        path: str | os.PathLike[str],
+        offset_bytes: int,
+        length_bytes: int,
+        code: int,
+        detail: str = "",
+    ) -> None:
+        name = errno_codes.errorcode.get(code, str(code))
+        reason = os.strerror(code) if code else "no errno"
+        self.message = (
+            f"{action} of {os.fspath(path)} failed at bytes "
+            f"{offset_bytes:,} to {offset_bytes + length_bytes:,}: {name} ({reason})."
+            + (f"\n  {detail}" if detail else "")
+        )
+        super().__init__(code, self.message, os.fspath(path))
+        self.action, self.offset_bytes, self.length_bytes = action, offset_bytes, length_bytes
+
+    def __str__(self) -> str:
+        return self.message
+
+
+class ShortReadError(StorageError, EOFError):
+    """A file ended before the range that was asked for: truncated, or never that long."""
+
+    def __init__(
+        self, path: str | os.PathLike[str], offset_bytes: int, length_bytes: int, got_bytes: int
+    ) -> None:
+        super().__init__(
+            "read",
+            path,
+            offset_bytes,
+            length_bytes,
+            errno_codes.ENODATA,
+            f"The file ends early: {got_bytes:,} of {length_bytes:,} bytes were there.",
+        )
+        self.got_bytes = got_bytes
+
+
+class UnsafeFileError(ShorthaulError, PermissionError):
+    """A path is a symbolic link, not a regular file, or otherwise not safe to open."""
+
+    def __init__(self, path: str | os.PathLike[str], reason: str) -> None:
+        super().__init__(f"{os.fspath(path)} is not opened: {reason}.")
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
+class EngineClosedError(ShorthaulError, RuntimeError):
+    """A request was made of, or was waiting in, a storage engine that has been closed."""
+
+
+class EngineUnavailableError(ShorthaulError, RuntimeError):
+    """A storage engine was asked for by name and cannot work on this machine."""
+
+    def __init__(self, engine: str, reason: str) -> None:
+        super().__init__(
+            f"the {engine} engine cannot be used here: {reason}.\n"
+            "  Set SHORTHAUL_ENGINE=auto to take the best engine that works."
+        )
+
+
+class CancelledError(ShorthaulError, RuntimeError):
+    """A ticket was waited for after its request had been cancelled."""
+
+
+class WaitTimeoutError(ShorthaulError, TimeoutError):
+    """A wait with a time limit ended before its request did."""
+
+    def __init__(self, waited_for: str, seconds: float) -> None:
+        super().__init__(f"{waited_for} was not done after {seconds:g} s.")
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
+class BufferBudgetError(ShorthaulError, MemoryError):
+    """A single buffer larger than the whole budget was asked of a buffer pool."""
+
+    def __init__(self, wanted_bytes: int, budget_bytes: int) -> None:
+        super().__init__(
+            f"a buffer of {format_bytes(wanted_bytes)} ({wanted_bytes:,} bytes) can never fit "
+            f"the pool's budget of {format_bytes(budget_bytes)} ({budget_bytes:,} bytes)."
+        )
+
+
+class DatasetError(ShorthaulError, ValueError):
+    """An embedded data set was asked for in a way, or on a Python, that it cannot serve."""
