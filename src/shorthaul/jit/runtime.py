@@ -1,0 +1,74 @@
+"""The OpenMP runtime that kernels share with PyTorch, and how many threads they use.
+
+`dlsym` on PyTorch's own library searches that library's dependencies too, so it finds the runtime
+that PyTorch is linked to, whatever its file is called and however many others are installed.
+docs/jit.md has what a second runtime would cost.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from shorthaul.fallbacks import note_fallback
+
+
+@dataclass(frozen=True)
+class OpenMPRuntime:
+    """Addresses in the runtime that PyTorch uses, and the file that it came from."""
+
+    path: str
+    parallel_region: int
+    thread_number: int
+    team_size: int
+
+
+class _SymbolOrigin(ctypes.Structure):
+    _fields_ = (
+        ("file", ctypes.c_char_p),
+        ("base", ctypes.c_void_p),
+        ("symbol", ctypes.c_char_p),
+        ("address", ctypes.c_void_p),
+    )
+
+
+@functools.cache
+def find_openmp() -> OpenMPRuntime | None:
+    """PyTorch's OpenMP runtime; `None`, noted as a fallback, where it has none that fits."""
+    try:
+        library = ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"))
+        addresses = [
+            ctypes.cast(library[symbol], ctypes.c_void_p).value or 0
+            for symbol in ("GOMP_parallel", "omp_get_thread_num", "omp_get_num_threads")
+        ]
+    except (OSError, AttributeError) as error:
+        note_fallback("kernel threads", "one thread", f"PyTorch's OpenMP was not found ({error})")
+        return None
+    origin = _SymbolOrigin()
+    find_origin = ctypes.CDLL(None).dladdr
+    find_origin(ctypes.c_void_p(addresses[0]), ctypes.byref(origin))
+    return OpenMPRuntime((origin.file or b"unknown").decode(), *addresses)
+
+
+# A forked child inherits the runtime's idea of its pool, but none of the pool's threads: entering a
+# parallel region there hangs. Children therefore stay on their own thread, as PyTorch's data
+# loader workers do.
+_is_forked_child = False
+
+
+def _note_fork() -> None:
+    global _is_forked_child
+    _is_forked_child = True
+
+
+os.register_at_fork(after_in_child=_note_fork)
+
+
+def kernel_threads() -> int:
+    """Threads that a kernel called now should use: PyTorch's count, or one in a forked child."""
+    return 1 if _is_forked_child else torch.get_num_threads()
