@@ -1,0 +1,69 @@
+# `make demo` shows shorthaul at work, `make test` checks it. Both set up what they need in .venv, and
+# take no time for it when it is there already.
+
+PYTHON ?= python3
+VENV   := .venv
+PEERS  := .peers
+BIN    := $(VENV)/bin
+READY  := $(VENV)/.ready
+ARGS   ?=
+
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+.DEFAULT_GOAL := help
+.PHONY: help check demo test test-all bench results peers lint format clean
+
+help: ## list what make can do
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1	\2/p' $(MAKEFILE_LIST) | expand -t 18
+
+check:
+	@sh setup/check.sh "$(PYTHON)" "$(VENV)"
+
+$(BIN)/pip: | check
+	@echo "Setting up $(VENV) (once; torch makes it some minutes)"
+	@"$(PYTHON)" -m venv $(VENV)
+
+# torch alone and first; afterwards the same file constrains, so that nothing replaces it.
+$(READY): pyproject.toml setup/torch.txt | check $(BIN)/pip
+	$(BIN)/pip install --quiet --requirement setup/torch.txt
+	$(BIN)/pip install --quiet --constraint setup/torch.txt --editable '.[dev]'
+	@touch $@
+
+demo: $(READY) | check ## the same models trained plainly and with shorthaul
+	@$(BIN)/shorthaul demo $(ARGS)
+
+lint: $(READY) | check ## ruff and mypy
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+test: lint ## everything that must pass before a commit
+	$(BIN)/python -m pytest $(ARGS)
+
+test-all: lint ## the same with the long exhaustive tests
+	$(BIN)/python -m pytest -m 'slow or not slow' $(ARGS)
+
+format: $(READY) | check ## format, and fix what ruff can fix
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(READY) | check ## measure, and add the figures to benchmarks/ledger
+	@$(BIN)/shorthaul bench $(ARGS)
+
+results: $(READY) | check ## render the tables of README and docs from the ledger and the code
+	@$(BIN)/python -m benchmarks.render $(ARGS)
+
+peers: $(PEERS)/.ready ## install what we compare with into an environment of its own
+
+$(PEERS)/bin/pip:
+	@sh setup/check.sh "$(PYTHON)" "$(PEERS)"
+	@"$(PYTHON)" -m venv $(PEERS)
+
+$(PEERS)/.ready: setup/torch.txt setup/peers.txt | $(PEERS)/bin/pip
+	$(PEERS)/bin/pip install --quiet --requirement setup/torch.txt
+	$(PEERS)/bin/pip install --quiet --constraint setup/torch.txt --requirement setup/peers.txt
+	@touch $@
+
+clean: ## remove caches and build products; the environments stay
+	rm -rf build dist report .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find src tests benchmarks examples -name __pycache__ -prune -exec rm -rf {} + 2>/dev/null || true
