@@ -11,12 +11,29 @@ import errno as errno_codes
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from shorthaul.units import format_bytes
 
 
 class ShorthaulError(Exception):
     """Root of every error below; raised itself by nothing."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Python would unpickle by calling the class with the finished sentence; ours take facts.
+        # Errors travel between processes when a worker of a data loader fails.
+        return _restore_error, (type(self), super().__reduce__()[1], dict(vars(self)))
+
+
+def _restore_error(
+    kind: type[ShorthaulError], arguments: tuple[Any, ...], attributes: dict[str, Any]
+) -> ShorthaulError:
+    # MemoryError refuses to make its subclasses by `__new__`; the two roots below make any.
+    error: ShorthaulError = (OSError if issubclass(kind, OSError) else Exception).__new__(kind)
+    builtin = next(each for each in kind.__mro__ if each.__module__ == "builtins")
+    builtin.__init__(error, *arguments)
+    vars(error).update(attributes)
+    return error
 
 
 class SettingError(ShorthaulError, ValueError):
@@ -26,6 +43,13 @@ class SettingError(ShorthaulError, ValueError):
         super().__init__(f"{environment} is {text!r}, but {expected}.")
 
 
+class UnknownSettingError(ShorthaulError, AttributeError):
+    """A setting was named that does not exist."""
+
+    def __init__(self, name: str, known: Sequence[str]) -> None:
+        super().__init__(f"there is no setting `{name}`; there are {', '.join(known)}.")
+
+
 class MissingExtraError(ShorthaulError, ImportError):
     """An optional package is needed for what was asked."""
 
@@ -33,6 +57,15 @@ class MissingExtraError(ShorthaulError, ImportError):
         super().__init__(
             f"{purpose} needs the package `{package}`, which is not installed.\n"
             f"  pip install 'shorthaul[{extra}]'"
+        )
+
+
+class ExplainError(ShorthaulError, TypeError):
+    """`sh.explain` was given something that shorthaul did not make."""
+
+    def __init__(self, subject: object) -> None:
+        super().__init__(
+            f"cannot explain {subject!r}: expected something that shorthaul made, such as a kernel."
         )
 
 

@@ -1,7 +1,9 @@
 """Generated source to running kernel: emit -> compile -> cache -> call."""
 
+from shorthaul.jit.autotune import Candidate, Choice, autotune
 from shorthaul.jit.kernel import Kernel, KernelFunction, can_use_kernels, load_kernel
 from shorthaul.jit.kernel_cache import CacheEntry, KernelCache
+from shorthaul.jit.operators import define_operator
 from shorthaul.jit.source import (
     CppSource,
     DimensionArgument,
@@ -14,6 +16,8 @@ from shorthaul.jit.toolchain import Toolchain, find_toolchain
 
 __all__ = [
     "CacheEntry",
+    "Candidate",
+    "Choice",
     "CppSource",
     "DimensionArgument",
     "Function",
@@ -24,7 +28,9 @@ __all__ = [
     "TensorArgument",
     "ThreadsArgument",
     "Toolchain",
+    "autotune",
     "can_use_kernels",
+    "define_operator",
     "find_toolchain",
     "load_kernel",
 ]

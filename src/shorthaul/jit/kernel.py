@@ -8,32 +8,26 @@ the GIL.
 from __future__ import annotations
 
 import ctypes
+import functools
+import operator
 import threading
 from collections.abc import Callable
 from typing import Any
 
 import torch
 
-from shorthaul.errors import KernelArgumentError, KernelStatusError, NoCompilerError
+from shorthaul.errors import KernelStatusError, NoCompilerError
 from shorthaul.fallbacks import note_fallback
+from shorthaul.jit.contract import emit_caller, refuse
 from shorthaul.jit.kernel_cache import CacheEntry, KernelCache
 from shorthaul.jit.runtime import find_openmp, kernel_threads
-from shorthaul.jit.source import (
-    CppSource,
-    DimensionArgument,
-    Function,
-    NumberArgument,
-    TensorArgument,
-    ThreadsArgument,
-)
+from shorthaul.jit.source import CppSource, Function, NumberArgument, TensorArgument
 from shorthaul.jit.toolchain import find_toolchain
 from shorthaul.meter import record_launch
 from shorthaul.settings import settings
 
 _NUMBER_CTYPES: dict[str, Any] = {
-    "int32": ctypes.c_int32,
     "int64": ctypes.c_int64,
-    "float32": ctypes.c_float,
     "float64": ctypes.c_double,
     "address": ctypes.c_void_p,
 }
@@ -55,10 +49,9 @@ class KernelFunction:
     def __init__(self, kernel_name: str, function: Function, library: ctypes.CDLL) -> None:
         self.name = f"{kernel_name}.{function.name}"
         self.function = function
-        self._kernel_name = kernel_name
-        self._call = library[function.name]
-        self._call.restype = _RETURN_CTYPES[function.returns]
-        self._call.argtypes = [
+        compiled = library[function.name]
+        compiled.restype = _RETURN_CTYPES[function.returns]
+        compiled.argtypes = [
             ctypes.c_void_p
             if isinstance(each, TensorArgument)
             else _NUMBER_CTYPES[each.type]
@@ -66,97 +59,24 @@ class KernelFunction:
             else ctypes.c_int64
             for each in function.arguments
         ]
-        self._passed = tuple(
-            each for each in function.arguments if isinstance(each, TensorArgument | NumberArgument)
-        )
+        scope = {
+            "compiled": compiled,
+            "index": operator.index,
+            "kernel_threads": kernel_threads,
+            "record_launch": functools.partial(record_launch, kernel_name),
+            "refuse": functools.partial(refuse, self.name, function),
+            "torch": torch,
+        }
+        exec(emit_caller(function), scope)
+        self._caller: Callable[..., Any] = scope["caller"]  # type: ignore[assignment]
         self._returns_status = function.returns == "status"
 
     def __call__(self, *values: Any) -> Any:
         """Check every contract, then run the function without the GIL."""
-        if len(values) != len(self._passed):
-            expected = ", ".join(each.name for each in self._passed)
-            raise KernelArgumentError(
-                self.name, "*", f"{len(self._passed)} values ({expected})", f"{len(values)}"
-            )
-        sizes: dict[str, int] = {}
-        remaining = iter(values)
-        passed: list[Any] = []
-        for argument in self.function.arguments:
-            if isinstance(argument, TensorArgument):
-                passed.append(self._pointer(argument, next(remaining), sizes))
-            elif isinstance(argument, NumberArgument):
-                passed.append(next(remaining))
-            elif isinstance(argument, ThreadsArgument):
-                passed.append(kernel_threads())
-            else:
-                passed.append(argument)  # a dimension: known once every tensor has been seen
-        for position, value in enumerate(passed):
-            if isinstance(value, DimensionArgument):
-                passed[position] = sizes[value.name]
-        record_launch(self._kernel_name)
-        try:
-            result = self._call(*passed)
-        except ctypes.ArgumentError as error:
-            raise self._wrong_number(passed, error) from None
+        result = self._caller(*values)
         if self._returns_status and result != 0:
             raise KernelStatusError(self.name, result)
         return result
-
-    def _pointer(
-        self, argument: TensorArgument, tensor: torch.Tensor | None, sizes: dict[str, int]
-    ) -> int | None:
-        if tensor is None and argument.is_optional:
-            return None
-        if not isinstance(tensor, torch.Tensor):
-            raise self._wrong(argument, "a tensor", type(tensor).__name__)
-        if tensor.dtype is not argument.dtype:
-            raise self._wrong(argument, f"of {argument.dtype}", str(tensor.dtype))
-        if not tensor.is_cpu or tensor.layout is not torch.strided:
-            raise self._wrong(argument, "a dense CPU tensor", f"{tensor.layout} on {tensor.device}")
-        if argument.is_contiguous and not tensor.is_contiguous():
-            raise self._wrong(
-                argument, "contiguous", f"shape {tuple(tensor.shape)}, strides {tensor.stride()}"
-            )
-        if argument.shape is not None:
-            self._check_shape(argument, argument.shape, tensor.shape, sizes)
-        return tensor.data_ptr()
-
-    def _check_shape(
-        self,
-        argument: TensorArgument,
-        expected: tuple[int | str | None, ...],
-        shape: torch.Size,
-        sizes: dict[str, int],
-    ) -> None:
-        agrees = len(shape) == len(expected)
-        if agrees:
-            for want, have in zip(expected, shape, strict=True):
-                if isinstance(want, str):
-                    agrees &= sizes.setdefault(want, have) == have
-                else:
-                    agrees &= want is None or want == have
-        if not agrees:
-            known = ", ".join(f"{name} = {size}" for name, size in sizes.items())
-            wanted = ", ".join("any" if size is None else str(size) for size in expected)
-            raise self._wrong(
-                argument,
-                f"of shape ({wanted})" + (f" with {known}" if known else ""),
-                f"{tuple(shape)}",
-            )
-
-    def _wrong(self, argument: TensorArgument, expected: str, got: str) -> KernelArgumentError:
-        return KernelArgumentError(self.name, argument.name, expected, got)
-
-    def _wrong_number(self, passed: list[Any], error: ctypes.ArgumentError) -> KernelArgumentError:
-        for argument, value in zip(self.function.arguments, passed, strict=True):
-            if isinstance(argument, NumberArgument):
-                try:
-                    _NUMBER_CTYPES[argument.type](value)
-                except TypeError:
-                    return KernelArgumentError(
-                        self.name, argument.name, f"a number ({argument.type})", repr(value)
-                    )
-        return KernelArgumentError(self.name, "*", "numbers that fit their types", str(error))
 
 
 class Kernel:
@@ -188,6 +108,16 @@ class Kernel:
             )
         function: KernelFunction = functions[name]
         return function
+
+    def explain(self) -> str:
+        """Where the kernel lies, how it was compiled, and its source."""
+        directory = self.entry.directory
+        return (
+            f"{self.name}: {', '.join(each.prototype() for each in self.source.functions)}\n"
+            f"in {directory}, compiled in {self.entry.compile_seconds:.2f} s by\n"
+            f"{(directory / 'compile.sh').read_text()}\n"
+            f"{(directory / 'kernel.cpp').read_text()}"
+        )
 
     def __repr__(self) -> str:
         return f"Kernel({self.name}: {', '.join(self.functions)})"

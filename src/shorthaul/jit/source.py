@@ -40,9 +40,7 @@ _C_TYPES = {
     torch.bool: "uint8_t",
 }
 _NUMBER_TYPES = {
-    "int32": "int32_t",
     "int64": "int64_t",
-    "float32": "float",
     "float64": "double",
     "address": "void*",
 }
@@ -121,15 +119,12 @@ class Function:
     returns: str = "nothing"
 
     def __post_init__(self) -> None:
-        bound = {
-            size
-            for each in self.arguments
-            if isinstance(each, TensorArgument)
-            for size in each.shape or ()
-        }
-        for each in self.arguments:
-            if isinstance(each, DimensionArgument) and each.name not in bound:
-                raise ValueError(f"{self.name}: no tensor has a dimension named `{each.name}`")
+        tensors = [each for each in self.arguments if isinstance(each, TensorArgument)]
+        bound = {size for each in tensors if not each.is_optional for size in each.shape or ()}
+        needed = {each.name for each in self.arguments if isinstance(each, DimensionArgument)}
+        needed |= {size for each in tensors for size in each.shape or () if isinstance(size, str)}
+        for name in sorted(needed - bound):
+            raise ValueError(f"{self.name}: no required tensor has a dimension named `{name}`")
 
     def prototype(self) -> str:
         """The declaration as C++ writes it, without linkage."""

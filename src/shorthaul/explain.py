@@ -1,0 +1,28 @@
+"""Showing how something came to be: `sh.explain(x)` prints every stage of what shorthaul made.
+
+Whatever has stages says so with a method `explain() -> str`; this module only asks it.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol, runtime_checkable
+
+from shorthaul.errors import ExplainError
+
+
+@runtime_checkable
+class Explainable(Protocol):
+    """Anything that can tell how it was made."""
+
+    def explain(self) -> str:
+        """Every stage, as text."""
+
+
+def explain(subject: object) -> str:
+    """How `subject` came to be: source, passes, schedules, commands, byte counts.
+
+    `ExplainError` says which kinds of things can be explained when this one cannot.
+    """
+    if isinstance(subject, type) or not isinstance(subject, Explainable):
+        raise ExplainError(subject)
+    return subject.explain()

@@ -1,0 +1,160 @@
+"""Measure once, remember on disk: which of several ways is the fastest on this processor.
+
+It knows candidates and seconds, and nothing of what a candidate computes.
+
+>>> import tempfile, time
+>>> from pathlib import Path
+>>> slow = Candidate("slow", lambda: time.sleep(0.003))
+>>> fast = Candidate("fast", lambda: None)
+>>> with tempfile.TemporaryDirectory() as cache:
+...     chosen = autotune("example", [slow, fast], directory=Path(cache))
+...     again = autotune("example", [slow, fast], directory=Path(cache))
+>>> chosen.name, chosen.origin, again.origin
+('fast', 'measured', 'remembered')
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from shorthaul.errors import TuningError
+from shorthaul.jit.kernel_cache import make_private_directory
+from shorthaul.jit.toolchain import read_processor
+from shorthaul.settings import settings
+
+ROUNDS = 9
+# A candidate whose first two runs are this much slower than the fastest run seen is not measured
+# further: the noise of a shared machine is well below 50 % in the better of two runs.
+HOPELESS_RATIO = 1.5
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A way of doing the work: its name, and a call that does it once."""
+
+    name: str
+    run: Callable[[], object]
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The candidate to use, and where that knowledge comes from."""
+
+    name: str
+    origin: str  # measured, remembered or default
+    seconds: Mapping[str, float]  # median per measured candidate; empty for a default
+
+
+def autotune(
+    key: str,
+    candidates: Sequence[Candidate],
+    *,
+    directory: Path | None = None,
+    on_progress: Callable[[str], None] | None = None,
+) -> Choice:
+    """The fastest of `candidates` for `key` on this processor.
+
+    Obeys `settings.autotune`: `on` measures what is not remembered, `force` measures again, `off`
+    measures nothing and takes what is remembered, else the first candidate. A remembered winner
+    that is no longer among the candidates is measured again. `on_progress` is called with each
+    candidate's name before it is measured.
+    """
+    names = [each.name for each in candidates]
+    if not names or len(set(names)) != len(names):
+        raise TuningError(f"{key}: candidates need distinct names and at least one, got {names}.")
+    path = _path(key, directory)
+    remembered = _recall(path)
+    if remembered is not None and remembered.name in names and settings.autotune != "force":
+        return remembered
+    if settings.autotune == "off":
+        return Choice(names[0], "default", {})
+    seconds = measure_candidates(candidates, on_progress=on_progress)
+    choice = Choice(min(seconds, key=seconds.__getitem__), "measured", seconds)
+    _remember(path, key, choice)
+    return choice
+
+
+def measure_candidates(
+    candidates: Sequence[Candidate],
+    *,
+    rounds: int = ROUNDS,
+    on_progress: Callable[[str], None] | None = None,
+) -> dict[str, float]:
+    """Median seconds of each candidate: warmed up, in turns, hopeless ones dropped early.
+
+    Turns, because the machine's speed drifts: a candidate measured alone in a slow second loses.
+    """
+    for candidate in candidates:
+        if on_progress is not None:
+            on_progress(candidate.name)
+        candidate.run()  # warm-up: page faults, caches, lazy compilation
+    samples: dict[str, list[float]] = {each.name: [] for each in candidates}
+    running = list(candidates)
+    for turn in range(rounds):
+        for candidate in running:
+            started = time.perf_counter()
+            candidate.run()
+            samples[candidate.name].append(time.perf_counter() - started)
+        if turn == 1:
+            limit = HOPELESS_RATIO * min(min(taken) for taken in samples.values())
+            running = [each for each in running if min(samples[each.name]) <= limit]
+    return {name: statistics.median(taken) for name, taken in samples.items()}
+
+
+def remembered_choices(directory: Path | None = None) -> dict[str, Choice]:
+    """Everything remembered, by key, for this and other processors that share the directory."""
+    found: dict[str, Choice] = {}
+    for path in sorted(_directory(directory).glob("*.json")):
+        choice = _recall(path)
+        if choice is not None:
+            found[json.loads(path.read_text())["key"]] = choice
+    return found
+
+
+def forget_choices(directory: Path | None = None) -> int:
+    """Forget everything; returns how many choices there were."""
+    paths = list(_directory(directory).glob("*.json"))
+    for path in paths:
+        path.unlink(missing_ok=True)
+    return len(paths)
+
+
+def _directory(directory: Path | None) -> Path:
+    return (directory or settings.cache_directory) / "tuning"
+
+
+def _path(key: str, directory: Path | None) -> Path:
+    identity = f"{read_processor()}\n{key}"
+    return _directory(directory) / f"{hashlib.sha256(identity.encode()).hexdigest()[:32]}.json"
+
+
+def _recall(path: Path) -> Choice | None:
+    """What the file says; `None` if it is absent, cut off, or not ours."""
+    try:
+        stored: dict[str, Any] = json.loads(path.read_text())
+        return Choice(str(stored["name"]), "remembered", dict(stored["seconds"]))
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _remember(path: Path, key: str, choice: Choice) -> None:
+    make_private_directory(path.parent)
+    stored = {
+        "key": key,
+        "processor": read_processor().model,
+        "name": choice.name,
+        "seconds": dict(choice.seconds),
+    }
+    descriptor, name = tempfile.mkstemp(dir=path.parent, suffix=".partial")
+    with os.fdopen(descriptor, "w") as partial:
+        json.dump(stored, partial, indent=1)
+    Path(name).replace(path)  # readers see the old choice or the new one, never half of one
