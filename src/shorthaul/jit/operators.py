@@ -101,17 +101,13 @@ def _make_function(
     vmap: Callable[..., Any],
 ) -> type[torch.autograd.Function]:
     """The operator as an `autograd.Function` in the form that `torch.func` accepts."""
-
-    def mark_no_gradient(ctx: Any, inputs: Any, output: Any) -> None:
-        outputs = output if isinstance(output, tuple) else (output,)
-        ctx.mark_non_differentiable(*outputs)
-
-    methods = {
+    methods: dict[str, Any] = {
         "forward": staticmethod(lambda *arguments: overload(*arguments)),
-        "setup_context": staticmethod(setup_context or mark_no_gradient),
-        "backward": staticmethod(backward or (lambda ctx, *gradients: None)),
+        "setup_context": staticmethod(setup_context or (lambda *_: None)),
         "vmap": staticmethod(vmap),
     }
+    if backward is not None:
+        methods["backward"] = staticmethod(backward)
     return type(f"{overload._opname}_function", (torch.autograd.Function,), methods)
 
 
