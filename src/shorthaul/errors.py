@@ -30,7 +30,7 @@ def _restore_error(
 ) -> ShorthaulError:
     # MemoryError refuses to make its subclasses by `__new__`; the two roots below make any.
     error: ShorthaulError = (OSError if issubclass(kind, OSError) else Exception).__new__(kind)
-    builtin = next(each for each in kind.__mro__ if each.__module__ == "builtins")
+    builtin: Any = next(each for each in kind.__mro__ if each.__module__ == "builtins")
     builtin.__init__(error, *arguments)
     vars(error).update(attributes)
     return error
@@ -125,6 +125,10 @@ class KernelStatusError(ShorthaulError, RuntimeError):
 
 class TuningError(ShorthaulError, ValueError):
     """Autotuning was asked to choose among candidates that cannot be compared."""
+
+
+class ConvolutionError(ShorthaulError, RuntimeError, ValueError):
+    """A convolution was asked for with arguments or shapes that do not fit together."""
 
 
 class StorageError(ShorthaulError, OSError):

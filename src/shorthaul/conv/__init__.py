@@ -1,0 +1,1 @@
+"""Window-order convolution: problem -> schedule -> emit -> kernel."""
