@@ -33,7 +33,8 @@ class ConvProblem:
     A 1-D or 2-D convolution has leading ones, and its tensors have leading dimensions of size one:
     input (N, in_channels, D, H, W), weight (out_channels, in_channels / groups, kd, kh, kw), output
     (N, out_channels, D', H', W'). `layout` says how input and output lie in memory, without gaps:
-    NCDHW for `contiguous`, NDHWC for `channels_last`. Weights are always contiguous.
+    NCDHW for `contiguous`, NDHWC for `channels_last`. Weights come as the caller has them, also
+    without the leading ones and in any strides: caches of packed weights know them by identity.
     """
 
     in_channels: int
@@ -52,7 +53,7 @@ class ConvProblem:
 
     def __post_init__(self) -> None:
         if self.groups < 1:
-            raise ConvolutionError(f"`groups` must be positive, got {self.groups}.")
+            raise ConvolutionError(f"non-positive groups is not supported, got {self.groups}.")
         for name in ("in_channels", "out_channels"):
             channels: int = getattr(self, name)
             if channels < 0 or channels % self.groups:
