@@ -161,7 +161,12 @@ class ShortReadError(StorageError, EOFError):
     """A file ended before the range that was asked for: truncated, or never that long."""
 
     def __init__(
-        self, path: str | os.PathLike[str], offset_bytes: int, length_bytes: int, got_bytes: int
+        self,
+        path: str | os.PathLike[str],
+        offset_bytes: int,
+        length_bytes: int,
+        got_bytes: int,
+        detail: str = "",
     ) -> None:
         super().__init__(
             "read",
@@ -169,7 +174,8 @@ class ShortReadError(StorageError, EOFError):
             offset_bytes,
             length_bytes,
             errno_codes.ENODATA,
-            f"The file ends early: {got_bytes:,} of {length_bytes:,} bytes were there.",
+            f"The file ends early: {got_bytes:,} of {length_bytes:,} bytes were there."
+            + (f"\n  {detail}" if detail else ""),
         )
         self.got_bytes = got_bytes
 
@@ -196,6 +202,11 @@ class EngineUnavailableError(ShorthaulError, RuntimeError):
             f"the {engine} engine cannot be used here: {reason}.\n"
             "  Set SHORTHAUL_ENGINE=auto to take the best engine that works."
         )
+        self.engine, self.reason = engine, reason
+
+
+class ForkedTicketError(ShorthaulError, RuntimeError):
+    """A ticket was waited for in a forked child: its request stayed with the parent."""
 
 
 class CancelledError(ShorthaulError, RuntimeError):
@@ -224,3 +235,75 @@ class BufferBudgetError(ShorthaulError, MemoryError):
 
 class DatasetError(ShorthaulError, ValueError):
     """An embedded data set was asked for in a way, or on a Python, that it cannot serve."""
+
+
+class TemporaryFileSystemError(ShorthaulError, ValueError):
+    """The scratch directory is memory, so that writing to it would save none."""
+
+    def __init__(self, directory: Path, kind: str) -> None:
+        super().__init__(
+            f"{directory} is a {kind}: what is written there stays in memory.\n"
+            "  Give a directory on a disk, set SHORTHAUL_SCRATCH, or pass `allow_memory=True`."
+        )
+
+
+class SpoolFullError(ShorthaulError, OSError):
+    """The scratch directory has no room for the activations of a step."""
+
+    def __init__(self, directory: Path, needed_bytes: int, available_bytes: int) -> None:
+        self.message = (
+            f"activations need {format_bytes(needed_bytes)} ({needed_bytes:,} bytes), but "
+            f"{directory} has {format_bytes(available_bytes)} ({available_bytes:,} bytes) for them.\n"
+            "  Lower the batch size, raise `minimum_bytes`, or give another directory.\n"
+            "  `sh.offload.plan(model, batch)` shows this before training."
+        )
+        super().__init__(errno_codes.ENOSPC, self.message, os.fspath(directory))
+
+    def __str__(self) -> str:
+        return self.message
+
+
+class OffloadBudgetError(ShorthaulError, MemoryError):
+    """Activations that are needed at the same time are larger than the budget."""
+
+    def __init__(self, needed_bytes: int, budget_bytes: int, detail: str) -> None:
+        super().__init__(
+            f"the budget of {format_bytes(budget_bytes)} ({budget_bytes:,} bytes) is too small: "
+            f"{format_bytes(needed_bytes)} ({needed_bytes:,} bytes) are needed at once {detail}.\n"
+            f"  Raise `budget` to {needed_bytes:,} or more, or lower the batch size."
+        )
+        self.needed_bytes, self.budget_bytes = needed_bytes, budget_bytes
+
+
+class ActivationLostError(ShorthaulError, RuntimeError):
+    """An activation could not be brought back as it was; the step can be run again."""
+
+    def __init__(self, tensor: str, scope: str, file: str, offset_bytes: int, reason: str) -> None:
+        super().__init__(
+            f"the activation {tensor} of {scope} is lost: {reason}.\n"
+            f"  file {file}, from byte {offset_bytes:,}\n"
+            "  No gradient was made from it. Parameters are unchanged until the optimiser steps, so\n"
+            "  `sh.offload.retry_step(step)` can run the step again."
+        )
+
+
+class InPlaceChangeError(ShorthaulError, RuntimeError):
+    """A saved tensor was changed in place before the backward pass needed it."""
+
+    def __init__(self, tensor: str, version: int, expected: int) -> None:
+        super().__init__(
+            "one of the variables needed for gradient computation has been modified by an inplace "
+            f"operation: [{tensor}] is at version {version}; expected version {expected} instead."
+        )
+
+
+class PlanError(ShorthaulError, ValueError):
+    """A plan for a step's activations was asked for with units, decisions or limits that clash."""
+
+
+class EnduranceError(ShorthaulError, ValueError):
+    """A drive's rating or write limit was given in a form that says nothing usable."""
+
+
+class CodecError(ShorthaulError, ValueError):
+    """Packed bytes are damaged or do not belong to the tensor, or a codec cannot take a tensor."""
