@@ -15,10 +15,11 @@ the bytes kept now, which a meter that starts later must know.
 
 from __future__ import annotations
 
+import os
 import threading
 import time
-from collections import Counter
-from collections.abc import Iterator
+from collections import Counter, deque
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -38,16 +39,23 @@ class Tally:
 
 @dataclass
 class Meter:
-    """What happened while one `with sh.meter()` block was open."""
+    """What happened while one `with sh.meter()` block was open.
+
+    `kept_bytes` is what is held now, also by what began before the block, and at the end what was
+    held then; `peak_kept_bytes` is the largest sum meanwhile. `seconds` and `peak_resident_bytes`
+    are known when the block ends.
+    """
 
     moved: dict[tuple[str, str, str], Tally] = field(default_factory=dict)
-    kept_bytes: Counter[str] = field(default_factory=Counter)
+    kept_bytes: dict[str, int] = field(default_factory=dict)
     peak_kept_bytes: int = 0
     stall_seconds: dict[str, float] = field(default_factory=dict)
     launches: Counter[str] = field(default_factory=Counter)
     compiles: Counter[str] = field(default_factory=Counter)
     seconds: float = 0.0
     peak_resident_bytes: int | None = None  # None where the kernel does not tell
+    # False where the high-water mark cannot be set back: it would tell of times before the block.
+    _is_peak_ours: bool = field(default=False, repr=False)
 
     @property
     def moved_bytes(self) -> int:
@@ -84,11 +92,11 @@ class Meter:
                 | {"bytes": tally.bytes, "times": tally.times}
                 for (source, target, why), tally in sorted(self.moved.items())
             ],
-            "kept_bytes": dict(self.kept_bytes),
+            "kept_bytes": dict(sorted(self.kept_bytes.items())),
             "peak_kept_bytes": self.peak_kept_bytes,
-            "stall_seconds": dict(self.stall_seconds),
-            "launches": dict(self.launches),
-            "compiles": dict(self.compiles),
+            "stall_seconds": dict(sorted(self.stall_seconds.items())),
+            "launches": dict(sorted(self.launches.items())),
+            "compiles": dict(sorted(self.compiles.items())),
             "peak_resident_bytes": self.peak_resident_bytes,
         }
 
@@ -114,93 +122,142 @@ class Meter:
             table.add_row("peak resident memory", "", format_bytes(self.peak_resident_bytes), "")
         return table
 
-    def _note_kept(self, now: Counter[str]) -> None:
-        self.kept_bytes = Counter({why: count for why, count in now.items() if count})
-        self.peak_kept_bytes = max(self.peak_kept_bytes, sum(self.kept_bytes.values()))
-
-    def _note_resident(self, peak_bytes: int | None) -> None:
-        if peak_bytes is not None:
-            self.peak_resident_bytes = max(self.peak_resident_bytes or 0, peak_bytes)
+    def _keep(self, now: dict[str, int]) -> None:
+        self.kept_bytes = dict(now)
+        self.peak_kept_bytes = max(self.peak_kept_bytes, sum(now.values()))
 
 
 # The open meters. A tuple, replaced whole under the lock: `if not _open_meters` is the entire cost
 # of an event while nobody listens.
 _open_meters: tuple[Meter, ...] = ()
-_kept_now: Counter[str] = Counter()
-_lock = threading.Lock()
+_kept_now: dict[str, int] = {}
+
+# A finaliser that frees kept bytes may run inside another event of the same thread, wherever the
+# garbage collector strikes. So the lock is re-entrant, and an event that arrives in the middle of
+# another waits in the queue until that one is whole.
+_lock = threading.RLock()
+_queue: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
+_is_working = False
+
+
+def _tell(event: Callable[..., None], *facts: Any) -> None:
+    """Run `event(*facts)` alone; when this returns outside a finaliser, it has happened."""
+    global _is_working
+    with _lock:
+        _queue.append((event, facts))
+        if _is_working:
+            return
+        _is_working = True
+        try:
+            while _queue:
+                event, facts = _queue.popleft()
+                event(*facts)
+        finally:
+            _is_working = False
+
+
+def _start_afresh_after_fork() -> None:
+    # Another thread may have held the lock while this process was made; it does not exist here.
+    global _lock, _is_working
+    _lock, _is_working = threading.RLock(), False
+
+
+os.register_at_fork(after_in_child=_start_afresh_after_fork)
 
 
 @contextmanager
 def meter() -> Iterator[Meter]:
     """Count everything that shorthaul moves and keeps inside the block, in all threads."""
-    global _open_meters
     mine = Meter()
-    with _lock:
-        # One high-water mark serves all meters, so those already open take what it shows before it
-        # is set back.
-        peak_bytes = read_peak_resident_bytes()
-        for each in _open_meters:
-            each._note_resident(peak_bytes)
-        can_reset = reset_peak_resident()
-        mine._note_kept(_kept_now)
-        _open_meters = (*_open_meters, mine)
+    _tell(_open_meter, mine)
     started = time.perf_counter()
     try:
         yield mine
     finally:
         mine.seconds = time.perf_counter() - started
-        with _lock:
-            _open_meters = tuple(each for each in _open_meters if each is not mine)
-            peak_bytes = read_peak_resident_bytes() if can_reset else None
-            mine._note_resident(peak_bytes)
-            for each in _open_meters:
-                each._note_resident(peak_bytes)
+        _tell(_close_meter, mine)
 
 
 def record_move(source: str, target: str, count_bytes: int, why: str, times: int = 1) -> None:
     """`count_bytes` went from `source` to `target`, in `times` events."""
-    if not _open_meters:
-        return
-    with _lock:
-        for each in _open_meters:
-            tally = each.moved.setdefault((source, target, why), Tally())
-            tally.bytes += count_bytes
-            tally.times += times
+    if _open_meters:
+        _tell(_note_move, (source, target, why), count_bytes, times)
 
 
 def record_kept(change_bytes: int, why: str) -> None:
     """Bytes held for `why` grew by `change_bytes`, or shrank when it is negative."""
-    with _lock:
-        _kept_now[why] += change_bytes
-        for each in _open_meters:
-            each._note_kept(_kept_now)
+    _tell(_note_kept, change_bytes, why)
 
 
 def record_stall(seconds: float, why: str) -> None:
     """Somebody waited `seconds` for `why`."""
-    if not _open_meters:
-        return
-    with _lock:
-        for each in _open_meters:
-            each.stall_seconds[why] = each.stall_seconds.get(why, 0.0) + seconds
+    if _open_meters:
+        _tell(_note_stall, seconds, why)
 
 
 def record_launch(kernel: str) -> None:
     """A generated kernel was called."""
-    if not _open_meters:
-        return
-    with _lock:
-        for each in _open_meters:
-            each.launches[kernel] += 1
+    if _open_meters:
+        _tell(_note_launch, kernel)
 
 
 def record_compile(kernel: str) -> None:
     """A generated kernel was compiled (not: found in the cache)."""
-    if not _open_meters:
-        return
-    with _lock:
-        for each in _open_meters:
-            each.compiles[kernel] += 1
+    if _open_meters:
+        _tell(_note_compile, kernel)
+
+
+def _open_meter(mine: Meter) -> None:
+    global _open_meters
+    # One high-water mark serves all meters, so those already open take what it shows before it is
+    # set back.
+    _note_resident()
+    mine._is_peak_ours = reset_peak_resident()
+    mine._keep(_kept_now)
+    _open_meters = (*_open_meters, mine)
+
+
+def _close_meter(mine: Meter) -> None:
+    global _open_meters
+    _note_resident()
+    _open_meters = tuple(each for each in _open_meters if each is not mine)
+
+
+def _note_resident() -> None:
+    peak_bytes = read_peak_resident_bytes()
+    for each in _open_meters:
+        if each._is_peak_ours and peak_bytes is not None:
+            each.peak_resident_bytes = max(each.peak_resident_bytes or 0, peak_bytes)
+
+
+def _note_move(journey: tuple[str, str, str], count_bytes: int, times: int) -> None:
+    for each in _open_meters:
+        tally = each.moved.setdefault(journey, Tally())
+        tally.bytes += count_bytes
+        tally.times += times
+
+
+def _note_kept(change_bytes: int, why: str) -> None:
+    kept_bytes = _kept_now.pop(why, 0) + change_bytes
+    if kept_bytes:
+        _kept_now[why] = kept_bytes
+    for each in _open_meters:
+        each._keep(_kept_now)
+
+
+def _note_stall(seconds: float, why: str) -> None:
+    for each in _open_meters:
+        each.stall_seconds[why] = each.stall_seconds.get(why, 0.0) + seconds
+
+
+def _note_launch(kernel: str) -> None:
+    for each in _open_meters:
+        each.launches[kernel] += 1
+
+
+def _note_compile(kernel: str) -> None:
+    for each in _open_meters:
+        each.compiles[kernel] += 1
 
 
 def read_peak_resident_bytes() -> int | None:

@@ -11,21 +11,25 @@ Python wins over the environment.
 
 from __future__ import annotations
 
+import math
 import os
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, overload
 
-from shorthaul.errors import SettingError
+from shorthaul.errors import SettingError, UnknownSettingError
 from shorthaul.units import parse_bytes
 
 Value = TypeVar("Value")
 
 
 class Setting(Generic[Value]):
-    """One setting: a descriptor that reads Python's override, then the environment, then the default."""
+    """One setting: a descriptor that reads Python's value, then the environment, then the default.
+
+    `shown_default` is what the documentation prints where the default differs between machines.
+    """
 
     def __init__(
         self,
@@ -34,27 +38,37 @@ class Setting(Generic[Value]):
         parse: Callable[[str], Value],
         expected: str,
         meaning: str,
+        shown_default: str = "",
     ) -> None:
         self.environment, self.default, self.parse = environment, default, parse
-        self.expected, self.meaning = expected, meaning
+        self.expected, self.meaning, self.shown_default = expected, meaning, shown_default
         self.name = ""
 
     def __set_name__(self, owner: type, name: str) -> None:
         self.name = name
 
-    def __get__(self, instance: Settings, owner: type) -> Value:
+    @overload
+    def __get__(self, instance: None, owner: type) -> Setting[Value]: ...
+    @overload
+    def __get__(self, instance: Settings, owner: type) -> Value: ...
+    def __get__(self, instance: Settings | None, owner: type) -> Value | Setting[Value]:
+        if instance is None:
+            return self
         if self.name in instance._overrides:
             value: Value = instance._overrides[self.name]
             return value
         text = os.environ.get(self.environment)
-        return self.default() if text is None else self.read(text)
+        return self.default() if text is None else self.read(text, self.environment)
 
-    def read(self, text: str) -> Value:
-        """The value that `text` stands for; `SettingError` when it stands for none."""
+    def __set__(self, instance: Settings, value: object) -> None:
+        instance.set(**{self.name: value})
+
+    def read(self, text: str, named: str) -> Value:
+        """The value that `text` stands for; `SettingError` on `named` when it stands for none."""
         try:
             return self.parse(text)
         except ValueError as error:
-            raise SettingError(self.environment, text, f"expected {self.expected}") from error
+            raise SettingError(named, text, f"expected {self.expected}") from error
 
 
 def _one_of(*choices: str) -> Callable[[str], str]:
@@ -69,17 +83,25 @@ def _one_of(*choices: str) -> Callable[[str], str]:
 def _directory(text: str) -> Path:
     if not text:
         raise ValueError(text)
-    return Path(text).expanduser()
+    try:
+        return Path(text).expanduser()
+    except RuntimeError as error:  # "~somebody" who does not exist
+        raise ValueError(text) from error
 
 
 def _user_cache() -> Path:
-    base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    return Path(base).expanduser() / "shorthaul"
+    base = Path(os.environ.get("XDG_CACHE_HOME", ""))
+    try:
+        if not base.is_absolute():  # the XDG standard ignores a relative one
+            base = Path.home() / ".cache"
+    except RuntimeError:  # a container's user may have no home; the cache checks who owns it
+        return Path(tempfile.gettempdir()) / f"shorthaul-{os.getuid()}"
+    return base / "shorthaul"
 
 
 def _positive_seconds(text: str) -> float:
     seconds = float(text)
-    if not seconds > 0:
+    if not 0 < seconds < math.inf:
         raise ValueError(text)
     return seconds
 
@@ -87,12 +109,17 @@ def _positive_seconds(text: str) -> float:
 class Settings:
     """The settings of this process; `settings` below is the only instance anyone needs."""
 
+    __slots__ = (
+        "_overrides",
+    )  # a misspelt `settings.engin = ...` is an error, not a new attribute
+
     cache_directory = Setting(
         "SHORTHAUL_CACHE",
         _user_cache,
         _directory,
         "a directory",
         "where compiled kernels, tuning results and built data sets are kept",
+        shown_default="$XDG_CACHE_HOME/shorthaul, else ~/.cache/shorthaul",
     )
     cache_limit_bytes = Setting(
         "SHORTHAUL_CACHE_LIMIT",
@@ -107,6 +134,7 @@ class Settings:
         _directory,
         "a directory",
         "where data that lives no longer than the process is written",
+        shown_default="the system's temporary directory",
     )
     engine = Setting(
         "SHORTHAUL_ENGINE",
@@ -155,26 +183,35 @@ class Settings:
     def set(self, **values: object) -> None:
         """Set values for this process; `None` gives a setting back to its environment variable.
 
-        Text is read as the environment variable would be: `settings.set(cache_limit_bytes="4GiB")`.
+        A value is read as the text of the environment variable would be, so
+        `settings.set(cache_limit_bytes="4GiB")` works and a bad value is refused at once. When one
+        value is refused, none is set.
         """
         known = {each.name: each for each in self.all()}
+        overrides = dict(self._overrides)
         for name, value in values.items():
             if name not in known:
-                raise SettingError(name, str(value), f"expected one of {', '.join(known)}")
+                raise UnknownSettingError(name, tuple(known))
             if value is None:
-                self._overrides.pop(name, None)
+                overrides.pop(name, None)
             else:
-                self._overrides[name] = known[name].read(value) if isinstance(value, str) else value
+                overrides[name] = known[name].read(str(value), f"settings.{name}")
+        self._overrides = overrides
 
     @contextmanager
     def override(self, **values: object) -> Iterator[None]:
-        """Set values for the duration of a `with` block."""
-        before = dict(self._overrides)
+        """Set values for the duration of a `with` block, in all threads."""
+        before = self._overrides
         self.set(**values)
         try:
             yield
         finally:
-            self._overrides = before
+            others = {
+                name: self._overrides[name] for name in self._overrides.keys() - values.keys()
+            }
+            self._overrides = others | {
+                name: before[name] for name in before.keys() & values.keys()
+            }
 
 
 settings = Settings()
