@@ -171,6 +171,13 @@ class Settings:
         "one of auto, on, off",
         "progress bars; auto shows them on a terminal",
     )
+    traceback = Setting(
+        "SHORTHAUL_TRACEBACK",
+        lambda: "off",
+        _one_of("on", "off"),
+        "one of on, off",
+        "show where in the code an error of the command line came from",
+    )
 
     def __init__(self) -> None:
         self._overrides: dict[str, Any] = {}

@@ -1,0 +1,188 @@
+"""`shorthaul demo`: shorthaul at work on this machine, act by act.
+
+Each act shows one thing and checks it; each part of shorthaul adds its own to `ACTS`. Everything
+runs under one meter, and everything shown is also written to `demo.md` and `demo.json`.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from pathlib import Path
+
+import click
+from rich.table import Table
+from rich.text import Text
+
+from shorthaul.cli.acts import Act, Outcome, Played, Stage, play
+from shorthaul.cli.console import make_console
+from shorthaul.cli.demo_report import write_report
+from shorthaul.cli.doctor import examine
+from shorthaul.cli.findings import describe_sections, is_working
+from shorthaul.meter import meter
+from shorthaul.settings import settings
+from shorthaul.units import format_bytes, format_seconds
+
+STORED_BYTES = 64 * 2**20
+QUICK_STORED_BYTES = 8 * 2**20
+
+
+def show_machine(stage: Stage) -> Outcome:
+    """What `shorthaul doctor --quick` finds, without what is merely not installed."""
+    del stage
+    sections = examine(is_quick=True)
+    return Outcome(
+        ("", "what", "finding"),
+        tuple(
+            (each.status, each.name, each.value)
+            for section in sections
+            for each in section.findings
+            if each.status != "missing"
+        ),
+        {"findings": describe_sections(sections)},
+        holds=is_working(sections),
+    )
+
+
+def show_kernel(stage: Stage) -> Outcome:
+    """Compile a kernel, or find it compiled, run it and compare it with PyTorch."""
+    from shorthaul.cli.sample_kernel import run_sample
+    from shorthaul.jit import can_use_kernels
+
+    if not can_use_kernels("the demo's kernel"):
+        rows = (("kernel", "not run: plain PyTorch is used here, `shorthaul doctor` says why"),)
+        return Outcome(("what", "result"), rows, {"is_equal": None}, holds=True)
+    stage.say("compiling and running a kernel")
+    with meter() as measured:
+        run = run_sample(elements=1_000_000)
+    entry = run.kernel.entry
+    compiled = f"in {entry.compile_seconds:.2f} s"
+    if not measured.compiles:
+        compiled += ", before; now found in the cache"
+    return Outcome(
+        ("what", "result"),
+        (
+            ("kernel", f"{run.kernel.name}: out = 3 x + y"),
+            ("source", str(entry.directory / "kernel.cpp")),
+            ("compiled", compiled),
+            (
+                "result",
+                f"{'equal to' if run.is_equal else 'NOT EQUAL to'} PyTorch's, "
+                f"{run.elements:,} numbers",
+            ),
+        ),
+        {
+            "kernel": run.kernel.name,
+            "compile_seconds": entry.compile_seconds,
+            "is_equal": run.is_equal,
+        },
+        holds=run.is_equal,
+    )
+
+
+def show_storage(stage: Stage) -> Outcome:
+    """Write random bytes through the storage engine, read them back, and compare."""
+    import torch
+
+    from shorthaul.cli.disk import CHUNK_BYTES, CHUNKS_UNDER_WAY, keep_busy
+    from shorthaul.storage import BufferPool, Ticket, open_engine, open_file
+
+    total_bytes = QUICK_STORED_BYTES if stage.is_quick else STORED_BYTES
+    with (
+        open_engine() as engine,
+        open_file(settings.scratch_directory, "scratch") as file,
+        BufferPool(2 * total_bytes, why="demo") as pool,
+    ):
+        source = pool.take(total_bytes).tensor(
+            torch.uint8, (total_bytes // CHUNK_BYTES, CHUNK_BYTES)
+        )
+        target = pool.take(total_bytes).tensor(torch.uint8, tuple(source.shape))
+        source.random_()
+        target.zero_()
+        file.reserve(total_bytes)
+
+        def write(index: int) -> Ticket:
+            stage.say(f"writing {format_bytes(index * CHUNK_BYTES)} of {format_bytes(total_bytes)}")
+            return engine.write(file, index * CHUNK_BYTES, source[index], why="demo")
+
+        def read(index: int) -> Ticket:
+            stage.say(f"reading {format_bytes(index * CHUNK_BYTES)} of {format_bytes(total_bytes)}")
+            return engine.read(file, index * CHUNK_BYTES, target[index], why="demo")
+
+        rates = []
+        for transfer in (write, read):
+            started = time.perf_counter()
+            keep_busy(transfer, CHUNKS_UNDER_WAY, len(source), math.inf)
+            rates.append(total_bytes / (time.perf_counter() - started))
+        is_equal = torch.equal(source, target)
+        way = "past the page cache" if file.is_direct else "through the page cache"
+        return Outcome(
+            ("what", "result"),
+            (
+                ("engine", f"{engine.name}, {way}, in {settings.scratch_directory}"),
+                ("written", f"{format_bytes(total_bytes)} at {rates[0] / 1e9:.2f} GB/s"),
+                ("read back", f"{format_bytes(total_bytes)} at {rates[1] / 1e9:.2f} GB/s"),
+                ("bytes", "equal" if is_equal else "NOT EQUAL"),
+            ),
+            {
+                "engine": engine.name,
+                "is_direct": file.is_direct,
+                "bytes": total_bytes,
+                "write_bytes_per_second": rates[0],
+                "read_bytes_per_second": rates[1],
+                "is_equal": is_equal,
+            },
+            holds=is_equal,
+        )
+
+
+ACTS = (
+    Act("machine", "What works on this machine", show_machine),
+    Act("kernel", "A kernel, compiled and run", show_kernel),
+    Act("storage", "Bytes to the disk and back", show_storage),
+)
+
+
+@click.command()
+@click.option("--quick", is_flag=True, help="Show less of everything.")
+@click.option(
+    "--report",
+    "directory",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=Path("report"),
+    show_default=True,
+    metavar="DIRECTORY",
+    help="Where demo.md and demo.json are written.",
+)
+@click.pass_context
+def demo(context: click.Context, quick: bool, directory: Path) -> None:
+    """Show shorthaul at work here, and check what it does.
+
+    Everything shown is also written to a report.
+
+    Exit code 1 when something that was shown did not hold.
+    """
+    console = make_console()
+    played: list[Played] = []
+    with meter() as measured:
+        for number, act in enumerate(ACTS, 1):
+            console.print(Text(f"{number}. {act.title}", "bold"))
+            played.append(play(act, Stage(quick)))
+            console.print(render_outcome(played[-1]))
+    console.print(measured.table())
+    for path in write_report(directory, played, measured):
+        console.print(f"written: {path}", soft_wrap=True)
+    failed = [each.act.name for each in played if not each.outcome.holds]
+    if failed:
+        click.echo(f"Did not hold: {', '.join(failed)}.", err=True)
+    context.exit(1 if failed else 0)
+
+
+def render_outcome(played: Played) -> Table:
+    """An act's table, with the time it took below."""
+    table = Table(caption=f"took {format_seconds(played.seconds)}", caption_justify="left")
+    for heading in played.outcome.headings:
+        table.add_column(heading, overflow="fold")
+    for row in played.outcome.rows:
+        table.add_row(*(Text(cell) for cell in row))
+    return table

@@ -1,0 +1,68 @@
+"""`shorthaul doctor`: what works on this machine, how fast, and what to install."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+
+import click
+
+from shorthaul import __version__
+from shorthaul.cli.console import activity, json_option, make_console, print_json
+from shorthaul.cli.findings import (
+    Section,
+    collect_sections,
+    describe_sections,
+    is_working,
+    render_sections,
+)
+from shorthaul.cli.probes import PROBES
+from shorthaul.settings import settings
+
+
+@click.command()
+@click.option("--quick", is_flag=True, help="Leave out the measurements, which take some seconds.")
+@click.option(
+    "--scratch",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Look at this directory in place of SHORTHAUL_SCRATCH.",
+)
+@json_option
+@click.pass_context
+def doctor(context: click.Context, quick: bool, scratch: Path | None, as_json: bool) -> None:
+    """Show what works here, how fast, and what to install.
+
+    Exit code 0: kernels and storage work, be it by a second-best way. 1: something is broken.
+    """
+    with settings.override(scratch_directory=scratch) if scratch else contextlib.nullcontext():
+        sections = examine(is_quick=quick)
+    if as_json:
+        print_json(
+            {
+                "shorthaul": __version__,
+                "works": is_working(sections),
+                "findings": describe_sections(sections),
+            }
+        )
+    else:
+        console = make_console()
+        console.print(render_sections(sections))
+        console.print(summarise(sections))
+    context.exit(0 if is_working(sections) else 1)
+
+
+def examine(*, is_quick: bool) -> tuple[Section, ...]:
+    """Run the probes, saying on a terminal which one is at work."""
+    chosen = [each for each in PROBES if not (is_quick and each.is_measurement)]
+    with activity("looking at this machine") as say:
+        return collect_sections(chosen, lambda name: say(f"looking at: {name}"))
+
+
+def summarise(sections: tuple[Section, ...]) -> str:
+    """The last line: whether shorthaul can do its work here."""
+    findings = [each for section in sections for each in section.findings]
+    broken = [each.name for each in findings if each.status == "broken"]
+    if broken:
+        return f"Something essential is broken: {', '.join(broken)}."
+    warnings = sum(each.status == "warning" for each in findings)
+    return "Kernels and storage work here." + (f" Warnings: {warnings}." if warnings else "")
