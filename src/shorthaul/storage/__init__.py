@@ -1,0 +1,39 @@
+"""Bytes to and from disk: ranges -> plan -> ticket -> buffers."""
+
+from shorthaul.storage.buffer_pool import Buffer, BufferPool
+from shorthaul.storage.coalesce import ReadPlan, plan_reads
+from shorthaul.storage.engine import (
+    EngineStats,
+    Failure,
+    Priority,
+    StorageEngine,
+    Ticket,
+    open_engine,
+)
+from shorthaul.storage.faulty_engine import Fault, FaultyEngine, faulty_engine
+from shorthaul.storage.file import StorageFile, open_file
+from shorthaul.storage.memory_engine import MemoryEngine
+from shorthaul.storage.thread_engine import ThreadEngine
+from shorthaul.storage.throttled_engine import ThrottledEngine, throttled_engine
+
+__all__ = [
+    "Buffer",
+    "BufferPool",
+    "EngineStats",
+    "Failure",
+    "Fault",
+    "FaultyEngine",
+    "MemoryEngine",
+    "Priority",
+    "ReadPlan",
+    "StorageEngine",
+    "StorageFile",
+    "ThreadEngine",
+    "ThrottledEngine",
+    "Ticket",
+    "faulty_engine",
+    "open_engine",
+    "open_file",
+    "plan_reads",
+    "throttled_engine",
+]

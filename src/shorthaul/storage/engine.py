@@ -1,0 +1,489 @@
+"""What every storage engine promises: requests go in, tickets come out, errors wait in the ticket.
+
+>>> import numpy as np, tempfile
+>>> from shorthaul.storage.file import open_file
+>>> with open_engine() as engine, open_file(tempfile.gettempdir(), "scratch") as file:
+...     engine.write(file, 0, np.arange(1000)).wait()
+...     back = np.empty(1000, int)
+...     engine.read(file, 0, back).result()
+8000
+>>> bool((back == np.arange(1000)).all())
+True
+"""
+
+from __future__ import annotations
+
+import atexit
+import errno
+import logging
+import os
+import threading
+import time
+import weakref
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from types import TracebackType
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from shorthaul.errors import (
+    EngineUnavailableError,
+    ForkedTicketError,
+    ShortReadError,
+    StorageError,
+    WaitTimeoutError,
+)
+from shorthaul.fallbacks import note_fallback
+from shorthaul.meter import record_move, record_stall
+from shorthaul.settings import settings
+from shorthaul.storage.buffer_pool import Buffer
+from shorthaul.storage.coalesce import Int64Array
+from shorthaul.storage.file import StorageFile
+
+_log = logging.getLogger("shorthaul")
+
+Action = Literal["read", "write"]
+
+END_OF_FILE = 0  # in place of an errno: the file ended before the range did
+
+
+class Priority(IntEnum):
+    """What goes first: a request of a lower number is never kept waiting in a queue by a higher."""
+
+    DEMAND = 0
+    PREFETCH = 1
+    WRITE = 2
+
+
+@dataclass(frozen=True)
+class EngineStats:
+    """What an engine has done since it was opened, and what it is doing now."""
+
+    requests: int  # asked for, each range of a batch counted
+    read_bytes: int
+    written_bytes: int
+    direct_transfers: int  # pieces that bypassed the page cache
+    buffered_transfers: int  # pieces that did not: unaligned, small, or no O_DIRECT here
+    failed_requests: int
+    in_flight_bytes: int  # of tickets that are not done
+    largest_in_flight_bytes: int
+
+
+class Failure(NamedTuple):
+    """One range that did not get all its bytes."""
+
+    range_index: int  # in its batch
+    offset_bytes: int
+    length_bytes: int
+    moved_bytes: int  # from its beginning
+    code: int  # an errno, or END_OF_FILE
+
+
+class Span(NamedTuple):
+    """Memory to read into or write from, and the object that keeps it."""
+
+    address: int
+    length_bytes: int
+    keeper: object
+
+
+class Batch(NamedTuple):
+    """Many ranges of one file, and where each lies in the memory."""
+
+    offsets_bytes: Int64Array
+    lengths_bytes: Int64Array
+    positions_bytes: Int64Array
+
+
+@dataclass(frozen=True)
+class Request:
+    """What was asked of an engine, checked and with its memory found."""
+
+    action: Action
+    file: StorageFile
+    span: Span
+    offset_bytes: int
+    length_bytes: int  # of all ranges together
+    priority: Priority
+    why: str
+    batch: Batch | None = None
+
+    @property
+    def is_write(self) -> bool:
+        """Whether bytes go to the file."""
+        return self.action == "write"
+
+    @property
+    def count(self) -> int:
+        """How many ranges."""
+        return 1 if self.batch is None else len(self.batch.offsets_bytes)
+
+
+class Ticket:
+    """One request, or one batch, on its way. It keeps file and memory alive until it is done."""
+
+    def __init__(self, engine: StorageEngine, request: Request) -> None:
+        self.action: Action = request.action
+        self.path = request.file.path
+        self.why = request.why
+        self.priority = request.priority
+        self.length_bytes = request.length_bytes
+        self.failures: tuple[Failure, ...] = ()
+        self._engine = engine
+        self._request: Request | None = request
+        self._count = request.count
+        self._moved_bytes = 0
+        self._error: Exception | None = None
+        self._finished = threading.Event()
+        self._callbacks: list[Callable[[Ticket], None]] | None = []
+        self._generation = _generation
+
+    @property
+    def done(self) -> bool:
+        """Whether `wait` would return, or raise, at once."""
+        if self._finished.is_set():
+            return True
+        self._require_same_process()
+        return self._engine._is_done(self)
+
+    def wait(self, timeout_seconds: float | None = None) -> None:
+        """Return when every byte is where it should be, or raise what went wrong.
+
+        `StorageError` names file, range and errno; `ShortReadError` when the file ended early;
+        `WaitTimeoutError` when it is not done in time, in which case waiting again is fine.
+        """
+        if not self._finished.is_set():
+            self._require_same_process()
+            started = time.perf_counter()
+            is_done = self._engine._wait_for(self, timeout_seconds)
+            record_stall(time.perf_counter() - started, self.why)
+            if not is_done:
+                raise WaitTimeoutError(f"the {self._describe()}", timeout_seconds or 0.0)
+        if self._error is not None:
+            raise self._error
+
+    def result(self) -> int:
+        """Wait, and return how many bytes were moved."""
+        self.wait()
+        return self._moved_bytes
+
+    def add_done_callback(self, callback: Callable[[Ticket], None]) -> None:
+        """Call `callback(ticket)` when it is done, at once if it is, from whichever thread knows.
+
+        Also after failure. What the callback raises is logged and goes no further.
+        """
+        with _callback_lock:
+            if self._callbacks is not None:
+                self._callbacks.append(callback)
+                return
+        self._call(callback)
+
+    def _finish(
+        self, moved_bytes: int, failures: Sequence[Failure], error: Exception | None = None
+    ) -> None:
+        """Called once, by the engine."""
+        request, self._request = self._request, None
+        if request is None:
+            raise RuntimeError(f"the {self._describe()} was finished twice")
+        self._moved_bytes = moved_bytes
+        self.failures = tuple(failures)
+        self._error = error
+        if error is None and failures:
+            self._error = build_error(self.action, request.file, self.failures, self._count)
+        if moved_bytes and self._engine.reports_moves:
+            places = ("memory", "disk") if request.is_write else ("disk", "memory")
+            record_move(*places, moved_bytes, self.why, self._count)
+        request.file.drop()
+        self._finished.set()
+        with _callback_lock:
+            callbacks, self._callbacks = self._callbacks or [], None
+        for callback in callbacks:
+            self._call(callback)
+
+    def _call(self, callback: Callable[[Ticket], None]) -> None:
+        try:
+            callback(self)
+        except Exception:
+            _log.exception("a callback of the %s failed", self._describe())
+
+    def _require_same_process(self) -> None:
+        if self._generation != _generation:
+            raise ForkedTicketError(
+                f"the {self._describe()} was asked for before this process was forked; its result "
+                "is known to the parent only. Ask again here."
+            )
+
+    def _describe(self) -> str:
+        many = f"{self._count:,} ranges, " if self._count != 1 else ""
+        return f"{self.action} of {self.path} ({many}{self.length_bytes:,} bytes)"
+
+    def __repr__(self) -> str:
+        state = "failed" if self._error else "done" if self._finished.is_set() else "under way"
+        return f"Ticket({self._describe()}, {state})"
+
+
+class StorageEngine(ABC):
+    """Moves ranges between files and memory, in the background, the most urgent first."""
+
+    name = "storage"
+    reports_moves = True  # false where an engine inside this one does
+    moves_memory = True  # whether transfers under way touch memory that a fork would share
+
+    def __init__(self) -> None:
+        _engines.add(self)
+
+    def read(
+        self,
+        file: StorageFile,
+        offset_bytes: int,
+        target: Any,
+        *,
+        priority: Priority = Priority.DEMAND,
+        why: str = "read",
+    ) -> Ticket:
+        """Fill `target` (a `Buffer`, CPU tensor or writable array) from `offset_bytes` on."""
+        span = find_span(target, is_written=True)
+        return self._enter("read", file, span, offset_bytes, priority, why)
+
+    def write(
+        self,
+        file: StorageFile,
+        offset_bytes: int,
+        source: Any,
+        *,
+        priority: Priority = Priority.WRITE,
+        why: str = "write",
+    ) -> Ticket:
+        """Write all of `source` at `offset_bytes`; do not change it before the ticket is done."""
+        if not file.is_writable:
+            raise ValueError(f"{file.path} was opened for reading; open it with mode 'write'")
+        span = find_span(source, is_written=False)
+        return self._enter("write", file, span, offset_bytes, priority, why)
+
+    def read_many(
+        self,
+        file: StorageFile,
+        offsets_bytes: npt.ArrayLike,
+        lengths_bytes: npt.ArrayLike,
+        target: Any,
+        target_offsets_bytes: npt.ArrayLike,
+        *,
+        priority: Priority = Priority.DEMAND,
+        why: str = "read",
+    ) -> Ticket:
+        """Read many ranges into one target, under one ticket; one length may stand for all."""
+        span = find_span(target, is_written=True)
+        batch = _check_batch(offsets_bytes, lengths_bytes, target_offsets_bytes, span)
+        total_bytes = int(batch.lengths_bytes.sum())
+        file.hold()
+        return self._submit(
+            Request("read", file, span, 0, total_bytes, Priority(priority), why, batch)
+        )
+
+    def _enter(
+        self,
+        action: Action,
+        file: StorageFile,
+        span: Span,
+        offset_bytes: int,
+        priority: Priority,
+        why: str,
+    ) -> Ticket:
+        if offset_bytes < 0:
+            raise ValueError(f"offset_bytes must not be negative, got {offset_bytes}")
+        file.hold()
+        return self._submit(
+            Request(action, file, span, offset_bytes, span.length_bytes, Priority(priority), why)
+        )
+
+    @abstractmethod
+    def _submit(self, request: Request) -> Ticket:
+        """Take a request in, waiting while too many bytes are in flight. Owns `file.hold`."""
+
+    @abstractmethod
+    def cancel(self, ticket: Ticket) -> bool:
+        """Withdraw a request of which nothing has started; waiting for it then raises.
+
+        False when it has started or is done: then it ends as it would have.
+        """
+
+    @abstractmethod
+    def close(self) -> None:
+        """End: what runs is waited for, what is queued ends with `EngineClosedError`."""
+
+    @abstractmethod
+    def stats(self) -> EngineStats:
+        """What was done so far, and what is in flight now."""
+
+    @abstractmethod
+    def _start_afresh(self) -> None:
+        """In a forked child: forget threads, queues and tickets, which are the parent's."""
+
+    @abstractmethod
+    def _pause(self) -> None:
+        """Before a fork: start nothing more, and wait for what runs, though not for ever."""
+
+    @abstractmethod
+    def _resume(self) -> None:
+        """After a fork, in the parent."""
+
+    def _is_done(self, ticket: Ticket) -> bool:
+        return ticket._finished.is_set()
+
+    def _wait_for(self, ticket: Ticket, timeout_seconds: float | None) -> bool:
+        return ticket._finished.wait(timeout_seconds)
+
+    def __enter__(self) -> StorageEngine:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<{self.name} engine>"
+
+
+def open_engine(name: str | None = None, **options: Any) -> StorageEngine:
+    """The engine called `name`, or the one that `settings.engine` chooses.
+
+    Options are the same for all: `depth` (requests at the disk at once) and `in_flight_bytes`
+    (bytes of unfinished tickets, above which submitting waits). `auto` takes io_uring where it
+    works and threads elsewhere, and says so once; an engine asked for by name is that engine, or an
+    `EngineUnavailableError`.
+    """
+    from shorthaul.storage.memory_engine import MemoryEngine
+    from shorthaul.storage.thread_engine import ThreadEngine
+    from shorthaul.storage.uring_engine import UringEngine
+
+    chosen = name or settings.engine
+    if chosen == "auto":
+        try:
+            return UringEngine(**options)
+        except EngineUnavailableError as error:
+            note_fallback("storage engine", "threads", error.reason)
+            return ThreadEngine(**options)
+    engines: dict[str, type[UringEngine | ThreadEngine | MemoryEngine]] = {
+        each.name: each for each in (UringEngine, ThreadEngine, MemoryEngine)
+    }
+    if chosen not in engines:
+        raise EngineUnavailableError(chosen, f"there are auto, {', '.join(engines)}")
+    return engines[chosen](**options)
+
+
+def find_span(memory: Any, *, is_written: bool) -> Span:
+    """Where the bytes of a buffer, CPU tensor, tensor storage, array or memoryview lie."""
+    if isinstance(memory, Buffer):
+        return Span(memory.address, memory.length_bytes, memory.memory)
+    if isinstance(memory, torch.Tensor):
+        if memory.device.type != "cpu" or not memory.is_contiguous():
+            raise ValueError(
+                f"expected a contiguous CPU tensor, got one on {memory.device} with shape "
+                f"{tuple(memory.shape)} and strides {memory.stride()}"
+            )
+        return Span(memory.data_ptr(), memory.nbytes, memory)
+    if isinstance(memory, torch.UntypedStorage):
+        return Span(memory.data_ptr(), memory.nbytes(), memory)
+    view = memoryview(memory)
+    if not view.c_contiguous or (is_written and view.readonly):
+        wanted = "contiguous and writable" if is_written else "contiguous"
+        raise ValueError(f"expected memory that is {wanted}, got {type(memory).__name__}: {view!r}")
+    if view.nbytes == 0:
+        return Span(0, 0, view)
+    return Span(np.frombuffer(view, np.uint8).ctypes.data, view.nbytes, view)
+
+
+def build_error(
+    action: Action, file: StorageFile, failures: Sequence[Failure], count: int
+) -> StorageError:
+    """The error for a ticket: its first failure, and how many there were."""
+    first = min(failures)
+    detail = ""
+    if count > 1:
+        detail = f"{len(failures):,} of {count:,} requests failed; the first of them is named."
+    if first.code == END_OF_FILE:
+        return ShortReadError(
+            file.path, first.offset_bytes, first.length_bytes, first.moved_bytes, detail
+        )
+    if action == "write" and first.moved_bytes:
+        written = f"{first.moved_bytes:,} of {first.length_bytes:,} bytes were written."
+        detail = f"{written} {detail}".rstrip()
+    if first.code == errno.ENOSPC:
+        detail = f"{detail}\n  Free some space or use another directory.".lstrip()
+    return StorageError(
+        action, file.path, first.offset_bytes, first.length_bytes, first.code, detail
+    )
+
+
+def _check_batch(
+    offsets_bytes: npt.ArrayLike,
+    lengths_bytes: npt.ArrayLike,
+    target_offsets_bytes: npt.ArrayLike,
+    span: Span,
+) -> Batch:
+    # Copies: the caller may change its arrays while the requests are under way.
+    offsets = np.array(offsets_bytes, np.int64)
+    lengths = np.array(np.broadcast_to(np.asarray(lengths_bytes, np.int64), offsets.shape))
+    positions = np.array(target_offsets_bytes, np.int64)
+    if offsets.ndim != 1 or positions.shape != offsets.shape:
+        raise ValueError(
+            "offsets_bytes and target_offsets_bytes must be of one dimension and equally long, got "
+            f"shapes {offsets.shape} and {positions.shape}"
+        )
+    if len(offsets) == 0:
+        return Batch(offsets, lengths, positions)
+    if min(offsets.min(), lengths.min(), positions.min()) < 0:
+        raise ValueError("offsets and lengths must not be negative")
+    stop = int((positions + lengths).max())
+    if stop > span.length_bytes:
+        raise ValueError(f"the target has {span.length_bytes:,} bytes, but byte {stop:,} is needed")
+    return Batch(offsets, lengths, positions)
+
+
+_engines: weakref.WeakSet[StorageEngine] = weakref.WeakSet()
+_callback_lock = threading.Lock()
+_generation = 0  # how many forks lie between this process and the one that imported shorthaul
+
+
+def _before_fork() -> None:
+    # A page that a disk is writing into while the process is forked may end up with the child only
+    # (before Linux 6.3, for some engines): so nothing is under way when the fork happens.
+    for engine in list(_engines):
+        if engine.moves_memory:
+            engine._pause()
+
+
+def _after_fork_in_parent() -> None:
+    for engine in list(_engines):
+        if engine.moves_memory:
+            engine._resume()
+
+
+def _after_fork_in_child() -> None:
+    global _generation, _callback_lock
+    _generation += 1
+    _callback_lock = threading.Lock()
+    for engine in list(_engines):
+        engine._start_afresh()
+
+
+def _close_engines() -> None:
+    for engine in list(_engines):
+        engine.close()
+
+
+os.register_at_fork(
+    before=_before_fork,
+    after_in_parent=_after_fork_in_parent,
+    after_in_child=_after_fork_in_child,
+)
+atexit.register(_close_engines)
