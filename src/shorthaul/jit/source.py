@@ -20,12 +20,16 @@ that disagrees with what Python will pass.
 from __future__ import annotations
 
 import hashlib
+import keyword
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import resources
+from typing import TypeVar
 
 import torch
+
+Key = TypeVar("Key")
 
 _C_TYPES = {
     torch.float32: "float",
@@ -70,7 +74,7 @@ class TensorArgument:
 
     def declaration(self) -> str:
         """The parameter as C++ writes it."""
-        return f"{'' if self.is_written else 'const '}{_C_TYPES[self.dtype]}* {self.name}"
+        return f"{'' if self.is_written else 'const '}{_c_type(_C_TYPES, self.dtype)}* {self.name}"
 
 
 @dataclass(frozen=True)
@@ -82,7 +86,7 @@ class NumberArgument:
 
     def declaration(self) -> str:
         """The parameter as C++ writes it."""
-        return f"{_NUMBER_TYPES[self.type]} {self.name}"
+        return f"{_c_type(_NUMBER_TYPES, self.type)} {self.name}"
 
 
 @dataclass(frozen=True)
@@ -121,15 +125,19 @@ class Function:
     def __post_init__(self) -> None:
         tensors = [each for each in self.arguments if isinstance(each, TensorArgument)]
         bound = {size for each in tensors if not each.is_optional for size in each.shape or ()}
+        named = {size for each in tensors for size in each.shape or () if isinstance(size, str)}
         needed = {each.name for each in self.arguments if isinstance(each, DimensionArgument)}
-        needed |= {size for each in tensors for size in each.shape or () if isinstance(size, str)}
-        for name in sorted(needed - bound):
+        for name in sorted((needed | named) - bound):
             raise ValueError(f"{self.name}: no required tensor has a dimension named `{name}`")
+        others = [each.name for each in self.arguments if not isinstance(each, DimensionArgument)]
+        _require_names(self.name, (self.name, *others, *sorted(named)))
+        _require_distinct(self.name, (*others, *sorted(named)))
+        self.prototype()  # refuses types that cannot be passed
 
     def prototype(self) -> str:
         """The declaration as C++ writes it, without linkage."""
         parameters = ", ".join(each.declaration() for each in self.arguments)
-        return f"{_RETURN_TYPES[self.returns]} {self.name}({parameters})"
+        return f"{_c_type(_RETURN_TYPES, self.returns)} {self.name}({parameters})"
 
 
 @dataclass(frozen=True)
@@ -140,6 +148,10 @@ class CppSource:
     text: str
     functions: tuple[Function, ...]
     flags: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        _require_names("a source", (self.name,))
+        _require_distinct(self.name, tuple(each.name for each in self.functions))
 
     def complete_text(self) -> str:
         """The text that is compiled: prototypes first, then what the writer wrote."""
@@ -164,6 +176,7 @@ class CppSource:
         """A content address: equal digests mean interchangeable shared objects."""
         content = hashlib.sha256()
         for part in (
+            self.name,
             self.complete_text(),
             *(text for pair in self.headers().items() for text in pair),
             *self.flags,
@@ -173,6 +186,26 @@ class CppSource:
             content.update(len(encoded).to_bytes(8, "little"))
             content.update(encoded)
         return content.hexdigest()
+
+
+def _c_type(types: Mapping[Key, str], key: Key) -> str:
+    if key not in types:
+        known = ", ".join(map(str, types))
+        raise ValueError(f"a kernel function cannot take or return {key!r}; it can: {known}")
+    return types[key]
+
+
+def _require_names(owner: str, names: Sequence[str]) -> None:
+    """Names stand in C++ and in the Python that calls it; that Python's own names begin with _."""
+    for name in names:
+        if not name.isidentifier() or keyword.iskeyword(name) or name.startswith("_"):
+            raise ValueError(f"{owner}: `{name}` cannot be a name in both C++ and Python")
+
+
+def _require_distinct(owner: str, names: Sequence[str]) -> None:
+    for name in names:
+        if names.count(name) > 1:
+            raise ValueError(f"{owner}: `{name}` names two different things")
 
 
 def _read_header(name: str) -> str:
