@@ -93,6 +93,20 @@ class CompileError(ShorthaulError, RuntimeError):
         self.source, self.command, self.first_error = source, command, first_error
 
 
+class KernelLoadError(ShorthaulError, OSError):
+    """A compiled kernel lies in the cache, but the system does not load it."""
+
+    def __init__(self, library: Path, reason: str) -> None:
+        super().__init__(
+            f"{library} cannot be loaded: {reason}.\n"
+            "  Where the file system is mounted `noexec`, point SHORTHAUL_CACHE at another one."
+        )
+        self.library = library
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
 class CacheOwnershipError(ShorthaulError, PermissionError):
     """The kernel cache belongs to somebody else or can be written by others: it holds code."""
 

@@ -10,19 +10,18 @@ from __future__ import annotations
 import ctypes
 import functools
 import operator
-import threading
 from collections.abc import Callable
 from typing import Any
 
 import torch
 
-from shorthaul.errors import KernelStatusError, NoCompilerError
+from shorthaul.errors import CompileError, KernelLoadError, KernelStatusError, NoCompilerError
 from shorthaul.fallbacks import note_fallback
-from shorthaul.jit.contract import emit_caller, refuse
+from shorthaul.jit.contract import emit_caller, real, refuse
 from shorthaul.jit.kernel_cache import CacheEntry, KernelCache
 from shorthaul.jit.runtime import find_openmp, kernel_threads
 from shorthaul.jit.source import CppSource, Function, NumberArgument, TensorArgument
-from shorthaul.jit.toolchain import find_toolchain
+from shorthaul.jit.toolchain import Toolchain, find_toolchain
 from shorthaul.meter import record_launch
 from shorthaul.settings import settings
 
@@ -46,8 +45,9 @@ class KernelFunction:
     `scale(x, factor, out, n, threads)`.
     """
 
-    def __init__(self, kernel_name: str, function: Function, library: ctypes.CDLL) -> None:
-        self.name = f"{kernel_name}.{function.name}"
+    def __init__(self, source: CppSource, function: Function, library: ctypes.CDLL) -> None:
+        self.name = f"{source.name}.{function.name}"
+        self.source = source
         self.function = function
         compiled = library[function.name]
         compiled.restype = _RETURN_CTYPES[function.returns]
@@ -60,12 +60,13 @@ class KernelFunction:
             for each in function.arguments
         ]
         scope = {
-            "compiled": compiled,
-            "index": operator.index,
-            "kernel_threads": kernel_threads,
-            "record_launch": functools.partial(record_launch, kernel_name),
-            "refuse": functools.partial(refuse, self.name, function),
-            "torch": torch,
+            "_compiled": compiled,
+            "_kernel_threads": kernel_threads,
+            "_real": real,
+            "_record_launch": functools.partial(record_launch, source.name),
+            "_refuse": functools.partial(refuse, self.name, function),
+            "_torch": torch,
+            "_whole": operator.index,
         }
         exec(emit_caller(function), scope)
         self._caller: Callable[..., Any] = scope["caller"]  # type: ignore[assignment]
@@ -78,6 +79,10 @@ class KernelFunction:
             raise KernelStatusError(self.name, result)
         return result
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        # A copied model, or a worker that is handed one, finds its kernels by their source.
+        return _load_function, (self.source, self.function.name)
+
 
 class Kernel:
     """The functions of one shared object, as attributes."""
@@ -86,7 +91,7 @@ class Kernel:
         self.source = source
         self.entry = entry
         self.name = f"{source.name}_{entry.digest[:8]}"
-        library = ctypes.CDLL(str(entry.library))
+        library = _open_library(entry)
         openmp = find_openmp()
         if openmp is not None and "shorthaul/parallel.h" in source.headers():
             bind: Callable[..., None] = library["shorthaul_bind_runtime"]
@@ -96,8 +101,17 @@ class Kernel:
                     (openmp.parallel_region, openmp.thread_number, openmp.team_size),
                 )
             )
+        for each in source.functions:
+            if not hasattr(library, each.name):
+                raise CompileError(
+                    "the linker",
+                    self.name,
+                    entry.directory / "kernel.cpp",
+                    entry.directory / "compile.sh",
+                    f"`{each.prototype()}` is declared, but nothing defines it",
+                )
         self.functions = {
-            each.name: KernelFunction(source.name, each, library) for each in source.functions
+            each.name: KernelFunction(source, each, library) for each in source.functions
         }
 
     def __getattr__(self, name: str) -> KernelFunction:
@@ -111,20 +125,35 @@ class Kernel:
 
     def explain(self) -> str:
         """Where the kernel lies, how it was compiled, and its source."""
-        directory = self.entry.directory
+        script = self.entry.directory / "compile.sh"
+        command = script.read_text() if script.is_file() else "(removed from the cache since)\n"
         return (
             f"{self.name}: {', '.join(each.prototype() for each in self.source.functions)}\n"
-            f"in {directory}, compiled in {self.entry.compile_seconds:.2f} s by\n"
-            f"{(directory / 'compile.sh').read_text()}\n"
-            f"{(directory / 'kernel.cpp').read_text()}"
+            f"in {self.entry.directory}, compiled in {self.entry.compile_seconds:.2f} s by\n"
+            f"{command}\n"
+            f"{self.source.complete_text()}"
         )
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return load_kernel, (self.source,)
 
     def __repr__(self) -> str:
         return f"Kernel({self.name}: {', '.join(self.functions)})"
 
 
-_loaded: dict[str, Kernel] = {}
-_loading = threading.Lock()
+def _load_function(source: CppSource, name: str) -> KernelFunction:
+    return load_kernel(source).functions[name]
+
+
+def _open_library(entry: CacheEntry) -> ctypes.CDLL:
+    try:
+        return ctypes.CDLL(str(entry.library))
+    except OSError as error:
+        raise KernelLoadError(entry.library, str(error)) from error
+
+
+# By digest and contracts: the same object may be called as float16 here and as bfloat16 there.
+_loaded: dict[tuple[str, tuple[Function, ...]], Kernel] = {}
 
 
 def load_kernel(source: CppSource) -> Kernel:
@@ -151,13 +180,25 @@ def load_kernel(source: CppSource) -> Kernel:
     tensor([2., 2., 2.])
     """
     toolchain = find_toolchain()
-    digest = source.digest(toolchain.fingerprint)
-    with _loading:
-        kernel = _loaded.get(digest)
-        if kernel is None:
-            kernel = Kernel(source, KernelCache().find_or_build(source, toolchain))
-            _loaded[digest] = kernel
-        return kernel
+    key = (source.digest(toolchain.fingerprint), source.functions)
+    kernel = _loaded.get(key)
+    if kernel is None:
+        # No lock: the cache lets one thread or process compile and the others wait, and threads
+        # that want different kernels shall compile them at the same time.
+        kernel = _loaded.setdefault(key, _find_kernel(source, toolchain))
+    return kernel
+
+
+def _find_kernel(source: CppSource, toolchain: Toolchain) -> Kernel:
+    cache = KernelCache()
+    entry = cache.find_or_build(source, toolchain)
+    try:
+        return Kernel(source, entry)
+    except KernelLoadError:
+        if entry.library.exists():
+            raise
+        # Another process made room in the cache, or cleared it, since the entry was found.
+        return Kernel(source, cache.find_or_build(source, toolchain))
 
 
 def can_use_kernels(part: str) -> bool:

@@ -13,21 +13,22 @@ One directory per kernel, named by the digest of everything it depends on::
 An entry is built in a directory of its own and renamed into place, so that a reader sees all of it
 or none. One lock file per digest makes processes that want the same kernel wait for one compile
 instead of doing it again. The cache holds code that will be loaded, so a directory that somebody
-else owns or may write to is refused.
+else owns, may write to, or may replace is refused.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import hashlib
 import json
 import logging
 import os
+import re
 import shlex
 import shutil
 import stat
-import subprocess
 import tempfile
 import time
 from collections.abc import Iterator
@@ -36,11 +37,17 @@ from pathlib import Path
 
 from shorthaul.errors import CacheOwnershipError, CompileError
 from shorthaul.jit.source import CppSource
-from shorthaul.jit.toolchain import Toolchain
+from shorthaul.jit.toolchain import Toolchain, run_compiler
 from shorthaul.meter import record_compile
 from shorthaul.settings import settings
 
 _log = logging.getLogger("shorthaul")
+
+# A build starts over, this often, when somebody removes the directory that it is working in or puts
+# another in its place: a cleared cache is an ordinary event.
+REBUILDS = 3
+_DISTURBANCES = (errno.ENOENT, errno.ENOTEMPTY, errno.EEXIST)
+_FIRST_ERROR = re.compile(r"^.*\berror:.*$", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -50,7 +57,8 @@ class CacheEntry:
     name: str
     digest: str
     directory: Path
-    size_bytes: int
+    size_bytes: int  # of everything that lies in `directory`
+    sha256: str  # of the shared object
     used_at: float  # seconds since the epoch
     compile_seconds: float
 
@@ -74,31 +82,45 @@ class KernelCache:
 
     def find_or_build(self, source: CppSource, toolchain: Toolchain) -> CacheEntry:
         """The entry for `source`, compiled now if it is not there or not whole."""
+        for _ in range(REBUILDS):
+            try:
+                return self._find_or_build(source, toolchain)
+            except OSError as error:  # noqa: PERF203 - a few rounds, not thousands
+                if error.errno not in _DISTURBANCES:
+                    raise
+        return self._find_or_build(source, toolchain)
+
+    def _find_or_build(self, source: CppSource, toolchain: Toolchain) -> CacheEntry:
         make_private_directory(self.directory)
         digest = source.digest(toolchain.fingerprint)
         entry = self.find(digest)
         if entry is None:
             with self._locked(digest):
-                entry = self.find(digest) or self._build(source, toolchain, digest)
+                entry = self._find_quietly(digest) or self._build(source, toolchain, digest)
             self._remove_least_recently_used(keep=digest)
         return entry
 
     def find(self, digest: str) -> CacheEntry | None:
         """The whole, unchanged entry with this digest, marked as used; `None` if there is none."""
+        entry = self._find_quietly(digest)
         directory = self.directory / digest
-        entry = _read_entry(directory)
+        if entry is None and directory.is_dir():
+            _log.warning("kernel cache: %s is damaged and will be built again", directory)
+        return entry
+
+    def _find_quietly(self, digest: str) -> CacheEntry | None:
+        entry = _read_entry(self.directory / digest)
         if entry is None:
             return None
+        _require_private(entry.directory)
         try:
-            content = entry.library.read_bytes()
-            expected = json.loads((directory / "entry.json").read_text())["sha256"]
-            is_whole = hashlib.sha256(content).hexdigest() == expected
-            os.utime(directory / "entry.json")
-        except (OSError, KeyError):
+            is_whole = _sha256(entry.library) == entry.sha256
+        except OSError:
             is_whole = False
         if not is_whole:
-            _log.warning("kernel cache: %s is damaged and will be built again", directory)
             return None
+        with contextlib.suppress(OSError):  # a cache that can only be read is a good cache
+            os.utime(entry.directory / "entry.json")
         return entry
 
     def entries(self) -> tuple[CacheEntry, ...]:
@@ -117,20 +139,27 @@ class KernelCache:
         """Remove everything; returns what was there."""
         removed = self.entries()
         if self.directory.is_dir():
-            shutil.rmtree(self.directory)
+            # Moved aside first: a process that is compiling notices, and starts over elsewhere.
+            aside = tempfile.mkdtemp(prefix=".removed-", dir=self.directory.parent)
+            self.directory.rename(Path(aside) / "kernels")
+        for left in self.directory.parent.glob(".removed-*"):
+            shutil.rmtree(left, ignore_errors=True)
         return removed
 
     def _build(self, source: CppSource, toolchain: Toolchain, digest: str) -> CacheEntry:
-        target = self.directory / digest
-        work = Path(tempfile.mkdtemp(prefix=f".{digest[:8]}-", dir=self.directory))
+        """Compile into a directory of its own and publish it; the caller holds the lock."""
+        prefix, target = f".{digest[:16]}-", self.directory / digest
+        for left in self.directory.glob(f"{prefix}*"):  # by a compile that failed or was killed
+            shutil.rmtree(left, ignore_errors=True)
+        work = Path(tempfile.mkdtemp(prefix=prefix, dir=self.directory))
         try:
             seconds = _compile(source, toolchain, work, f"{source.name}_{digest[:8]}")
-            library = work / "kernel.so"
+            files = [path for path in work.rglob("*") if path.is_file()]
             description = {
                 "name": source.name,
                 "digest": digest,
-                "size_bytes": library.stat().st_size,
-                "sha256": hashlib.sha256(library.read_bytes()).hexdigest(),
+                "size_bytes": sum(path.stat().st_size for path in files),
+                "sha256": _sha256(work / "kernel.so"),
                 "compile_seconds": seconds,
                 "compiler": toolchain.version,
             }
@@ -138,14 +167,17 @@ class KernelCache:
             if target.exists():  # a damaged entry; processes that loaded it keep their mapping
                 shutil.rmtree(target)
             work.rename(target)
-        except CompileError:
+        except CompileError as error:
+            if not work.is_dir():
+                raise _removed(work) from error
             raise  # its message points into the directory, which therefore stays
         except BaseException:
             shutil.rmtree(work, ignore_errors=True)
             raise
         record_compile(source.name)
         entry = _read_entry(target)
-        assert entry is not None, "an entry that was just published can be read"
+        if entry is None:
+            raise _removed(target)
         return entry
 
     def _remove_least_recently_used(self, *, keep: str) -> None:
@@ -169,19 +201,34 @@ class KernelCache:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
             yield
         finally:
+            # Said aloud, because closing is not enough if this process was forked meanwhile: the
+            # child has the descriptor too.
+            fcntl.flock(descriptor, fcntl.LOCK_UN)
             os.close(descriptor)
 
 
 def make_private_directory(directory: Path) -> None:
-    """Create `directory` for this user alone, or make sure that it already is."""
-    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-    for path in (directory, directory.parent):
-        found = path.stat()
-        if found.st_uid != os.geteuid():
-            raise CacheOwnershipError(path, f"it belongs to user {found.st_uid}, not to you")
-        if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-            mode = stat.S_IMODE(found.st_mode)
-            raise CacheOwnershipError(path, f"others may write to it (mode {mode:04o})")
+    """Create `directory` and its parent for this user alone, or make sure that they already are.
+
+    A symbolic link of the user's own is followed, to a directory that must be private too. One that
+    belongs to somebody else is refused, wherever it points now: its owner can point it elsewhere
+    between this check and the loading of a kernel.
+    """
+    directory.parent.parent.mkdir(parents=True, exist_ok=True)
+    for path in (directory.parent, directory):
+        path.mkdir(mode=0o700, exist_ok=True)
+        _require_private(path)
+
+
+def _require_private(path: Path) -> None:
+    link, found = path.lstat(), path.stat()
+    if link.st_uid not in (os.geteuid(), 0):  # root has no need of planted links
+        raise CacheOwnershipError(path, f"it is a link that belongs to user {link.st_uid}")
+    if found.st_uid != os.geteuid():
+        raise CacheOwnershipError(path, f"it belongs to user {found.st_uid}, not to you")
+    if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        mode = stat.S_IMODE(found.st_mode)
+        raise CacheOwnershipError(path, f"others may write to it (mode {mode:04o})")
 
 
 def _compile(source: CppSource, toolchain: Toolchain, work: Path, name: str) -> float:
@@ -193,42 +240,40 @@ def _compile(source: CppSource, toolchain: Toolchain, work: Path, name: str) -> 
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
     command = toolchain.compile_command("kernel.cpp", "kernel.so", source.flags)
-    script = work / "compile.sh"
-    script.write_text(f'#!/bin/sh\ncd "$(dirname "$0")" && {shlex.join(command)}\n')
+    script, log = work / "compile.sh", work / "compile.log"
+    script.write_text(f'#!/bin/sh\ncd "$(dirname "$0")" && LC_ALL=C {shlex.join(command)}\n')
     script.chmod(0o700)
     started = time.perf_counter()
-    try:
-        done = subprocess.run(
-            command,
-            cwd=work,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            errors="replace",
-            timeout=settings.compile_limit_seconds,
-            check=False,
-        )
-        log, failed = done.stdout, done.returncode != 0
-    except subprocess.TimeoutExpired:
-        log, failed = f"error: stopped after {settings.compile_limit_seconds:g} s", True
-    (work / "compile.log").write_text(log)
-    if failed:
-        lines = log.splitlines()
-        first_error = next((line for line in lines if "error" in line.lower()), log[:500])
+    if run_compiler(command, log) != 0:
+        said = log.read_text(errors="replace")
+        first = _FIRST_ERROR.search(said)
+        first_error = first[0].strip() if first else said[:500].strip() or "(no output)"
         raise CompileError(toolchain.version, name, work / "kernel.cpp", script, first_error)
     return time.perf_counter() - started
 
 
+def _removed(path: Path) -> FileNotFoundError:
+    return FileNotFoundError(errno.ENOENT, "removed while a kernel was built there", str(path))
+
+
+def _sha256(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
 def _read_entry(directory: Path) -> CacheEntry | None:
+    """What entry.json says; `None` if it is absent, cut off, or another entry's."""
     try:
         description = json.loads((directory / "entry.json").read_text())
+        if description["digest"] != directory.name:
+            return None
         return CacheEntry(
-            name=description["name"],
-            digest=description["digest"],
+            name=str(description["name"]),
+            digest=directory.name,
             directory=directory,
-            size_bytes=description["size_bytes"],
+            size_bytes=int(description["size_bytes"]),
+            sha256=str(description["sha256"]),
             used_at=(directory / "entry.json").stat().st_mtime,
-            compile_seconds=description["compile_seconds"],
+            compile_seconds=float(description["compile_seconds"]),
         )
-    except (OSError, ValueError, KeyError):
+    except (OSError, ValueError, KeyError, TypeError):
         return None

@@ -13,13 +13,15 @@ import os
 import platform
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from shorthaul.errors import NoCompilerError
+from shorthaul.settings import settings
 
 # No -ffast-math: NaN, Inf and signed zeros behave as in PyTorch, and a sum keeps its order.
 # -fno-math-errno only says that nobody reads errno after sqrt. Contraction is spelled out because
@@ -33,6 +35,7 @@ FLAGS = (
     "-fPIC",
     "-shared",
     "-fvisibility=hidden",
+    "-Wl,-z,defs",  # a name that nothing defines is an error here, not when the object is loaded
     "-Wall",
     "-Wextra",
 )
@@ -52,8 +55,12 @@ class Toolchain:
         return "\n".join((*self.command, self.version, *FLAGS, str(self.processor)))
 
     def compile_command(self, source: str, output: str, flags: Sequence[str]) -> tuple[str, ...]:
-        """The exact command that turns `source` into the shared object `output`."""
-        return (*self.command, *FLAGS, *flags, "-Iinclude", source, "-o", output)
+        """The exact command that turns `source` into the shared object `output`.
+
+        The source's own flags come after it, because a library is only searched for what the files
+        before it need.
+        """
+        return (*self.command, *FLAGS, "-Iinclude", source, *flags, "-o", output)
 
 
 def find_toolchain() -> Toolchain:
@@ -63,24 +70,84 @@ def find_toolchain() -> Toolchain:
 
 @functools.lru_cache(maxsize=8)
 def _find_toolchain(cxx: str, path: str) -> Toolchain:
-    candidates = [tuple(shlex.split(cxx))] if cxx.strip() else [("g++",), ("clang++",)]
-    for command in candidates:
-        found = shutil.which(command[0], path=path)
-        if found is not None:
-            return _describe((found, *command[1:]))
-    if not cxx.strip() and importlib.util.find_spec("ziglang") is not None:
-        return _describe((sys.executable, "-m", "ziglang", "c++"))
-    raise NoCompilerError([f"CXX={cxx}"] if cxx.strip() else ["g++", "clang++", "ziglang"])
+    looked_for: list[str] = []
+    for name, command in _candidates(cxx, path):
+        version = _read_version(command) if command else None
+        if version is not None:
+            return Toolchain(command, version, read_processor())
+        looked_for.append(f"{name} (found, but `--version` fails)" if command else name)
+    raise NoCompilerError(looked_for)
 
 
-def _describe(command: tuple[str, ...]) -> Toolchain:
-    shown = subprocess.run(
-        (*command, "--version"), capture_output=True, text=True, timeout=60, check=False
-    )
+def _candidates(cxx: str, path: str) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """What to look for and the command that starts it, which is empty where it is not there."""
+    if cxx.strip():
+        try:
+            program, *arguments = shlex.split(cxx)
+        except ValueError:  # quotes that do not match
+            program, arguments = cxx, []
+        found = _which(program, path)
+        yield f"CXX={cxx}", (found, *arguments) if found else ()
+        return
+    for program in ("g++", "clang++"):
+        found = _which(program, path)
+        yield program, (found,) if found else ()
+    has_zig = importlib.util.find_spec("ziglang") is not None
+    yield "ziglang", (sys.executable, "-m", "ziglang", "c++") if has_zig else ()
+
+
+def _which(program: str, path: str) -> str | None:
+    found = shutil.which(program, path=path)
+    # Absolute, because it will run in another directory; unresolved, because ccache and its like
+    # are links that go by their name.
+    return None if found is None else str(Path(found).absolute())
+
+
+def _read_version(command: tuple[str, ...]) -> str | None:
+    """The first line of what `--version` prints; `None` if that is nothing or a failure."""
+    try:
+        shown = subprocess.run(
+            (*command, "--version"),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=settings.compile_limit_seconds,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
     lines = shown.stdout.splitlines()
-    if shown.returncode != 0 or not lines:
-        raise NoCompilerError([f"{shlex.join(command)} (found, but `--version` fails)"])
-    return Toolchain(command, lines[0], read_processor())
+    return lines[0] if shown.returncode == 0 and lines else None
+
+
+def run_compiler(command: Sequence[str], log: Path) -> int:
+    """The status of `command`, run beside `log`; one that hangs is stopped and the log says so."""
+    with log.open("ab") as output:
+        try:
+            # A session of its own: g++ is a driver, and what it starts must stop with it.
+            running = subprocess.Popen(
+                command,
+                cwd=log.parent,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env=os.environ | {"LC_ALL": "C"},  # the first error is found by its English word
+                start_new_session=True,
+            )
+        except OSError as error:
+            if not log.parent.is_dir():
+                raise
+            raise NoCompilerError([f"{command[0]}, which cannot be started any more"]) from error
+        try:
+            return running.wait(settings.compile_limit_seconds)
+        except subprocess.TimeoutExpired:
+            output.write(f"error: stopped after {settings.compile_limit_seconds:g} s\n".encode())
+            return -signal.SIGKILL
+        finally:
+            if running.poll() is None:  # also when the user interrupts
+                os.killpg(running.pid, signal.SIGKILL)
+                running.wait()
 
 
 @dataclass(frozen=True)
