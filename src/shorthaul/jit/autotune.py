@@ -22,7 +22,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +51,17 @@ class Choice:
 
     name: str
     origin: str  # measured, remembered or default
-    seconds: Mapping[str, float]  # median per measured candidate; empty for a default
+    seconds: Mapping[str, float] = field(default_factory=dict)  # median of each that was measured
+    failures: Mapping[str, str] = field(default_factory=dict)  # why each of the others was not
+
+
+@dataclass(frozen=True)
+class _Remembered:
+    """A choice on disk: what it was made for, and on which processor."""
+
+    key: str
+    processor: str
+    choice: Choice
 
 
 def autotune(
@@ -63,9 +73,11 @@ def autotune(
 ) -> Choice:
     """The fastest of `candidates` for `key` on this processor.
 
-    Obeys `settings.autotune`: `on` measures what is not remembered, `force` measures again, `off`
+    `key` says everything else that the ranking depends on, such as shapes, dtype and threads. Obeys
+    `settings.autotune`: `on` measures what is not remembered, `force` measures again, `off`
     measures nothing and takes what is remembered, else the first candidate. A remembered winner
-    that is no longer among the candidates is measured again. `on_progress` is called with each
+    that is no longer among the candidates is measured again. A candidate that raises is left out,
+    and the choice keeps its reason; `TuningError` if all do. `on_progress` is called with each
     candidate's name before it is measured.
     """
     names = [each.name for each in candidates]
@@ -73,12 +85,15 @@ def autotune(
         raise TuningError(f"{key}: candidates need distinct names and at least one, got {names}.")
     path = _path(key, directory)
     remembered = _recall(path)
-    if remembered is not None and remembered.name in names and settings.autotune != "force":
-        return remembered
+    if remembered is not None and remembered.choice.name in names and settings.autotune != "force":
+        return remembered.choice
     if settings.autotune == "off":
-        return Choice(names[0], "default", {})
-    seconds = measure_candidates(candidates, on_progress=on_progress)
-    choice = Choice(min(seconds, key=seconds.__getitem__), "measured", seconds)
+        return Choice(names[0], "default")
+    seconds, failures = measure_candidates(candidates, on_progress=on_progress)
+    if not seconds:
+        reasons = "".join(f"\n  {name}: {reason}" for name, reason in failures.items())
+        raise TuningError(f"{key}: every candidate failed.{reasons}")
+    choice = Choice(min(seconds, key=seconds.__getitem__), "measured", seconds, failures)
     _remember(path, key, choice)
     return choice
 
@@ -88,36 +103,50 @@ def measure_candidates(
     *,
     rounds: int = ROUNDS,
     on_progress: Callable[[str], None] | None = None,
-) -> dict[str, float]:
-    """Median seconds of each candidate: warmed up, in turns, hopeless ones dropped early.
+) -> tuple[dict[str, float], dict[str, str]]:
+    """Median seconds of each candidate that works, and why each of the others does not.
 
-    Turns, because the machine's speed drifts: a candidate measured alone in a slow second loses.
+    Warmed up, hopeless ones dropped early, and in turns, because the machine's speed drifts: a
+    candidate measured alone in a slow second loses.
     """
+    failures: dict[str, str] = {}
     for candidate in candidates:
         if on_progress is not None:
             on_progress(candidate.name)
-        candidate.run()  # warm-up: page faults, caches, lazy compilation
+        _time_once(candidate, failures)  # warm-up: page faults, caches, lazy compilation
     samples: dict[str, list[float]] = {each.name: [] for each in candidates}
     running = list(candidates)
     for turn in range(rounds):
+        running = [each for each in running if each.name not in failures]
         for candidate in running:
-            started = time.perf_counter()
-            candidate.run()
-            samples[candidate.name].append(time.perf_counter() - started)
-        if turn == 1:
-            limit = HOPELESS_RATIO * min(min(taken) for taken in samples.values())
+            samples[candidate.name].append(_time_once(candidate, failures))
+        if turn == 1 and running:
+            limit = HOPELESS_RATIO * min(min(samples[each.name]) for each in running)
             running = [each for each in running if min(samples[each.name]) <= limit]
-    return {name: statistics.median(taken) for name, taken in samples.items()}
+    seconds = {
+        name: statistics.median(taken) for name, taken in samples.items() if name not in failures
+    }
+    return seconds, failures
+
+
+def _time_once(candidate: Candidate, failures: dict[str, str]) -> float:
+    started = time.perf_counter()
+    try:
+        candidate.run()
+    except Exception as error:  # whatever it is: the others can still be compared
+        failures[candidate.name] = f"{type(error).__name__}: {error}"
+    return time.perf_counter() - started
 
 
 def remembered_choices(directory: Path | None = None) -> dict[str, Choice]:
-    """Everything remembered, by key, for this and other processors that share the directory."""
-    found: dict[str, Choice] = {}
-    for path in sorted(_directory(directory).glob("*.json")):
-        choice = _recall(path)
-        if choice is not None:
-            found[json.loads(path.read_text())["key"]] = choice
-    return found
+    """Everything remembered, by key; one made on another processor is named `<key> on <model>`."""
+    here = read_processor().model
+    found = filter(None, map(_recall, _directory(directory).glob("*.json")))
+    named = {
+        each.key if each.processor == here else f"{each.key} on {each.processor}": each.choice
+        for each in found
+    }
+    return dict(sorted(named.items()))
 
 
 def forget_choices(directory: Path | None = None) -> int:
@@ -137,12 +166,14 @@ def _path(key: str, directory: Path | None) -> Path:
     return _directory(directory) / f"{hashlib.sha256(identity.encode()).hexdigest()[:32]}.json"
 
 
-def _recall(path: Path) -> Choice | None:
+def _recall(path: Path) -> _Remembered | None:
     """What the file says; `None` if it is absent, cut off, or not ours."""
     try:
         stored: dict[str, Any] = json.loads(path.read_text())
-        return Choice(str(stored["name"]), "remembered", dict(stored["seconds"]))
-    except (OSError, ValueError, KeyError, TypeError):
+        seconds = {str(name): float(taken) for name, taken in stored["seconds"].items()}
+        choice = Choice(str(stored["name"]), "remembered", seconds, dict(stored["failures"]))
+        return _Remembered(str(stored["key"]), str(stored["processor"]), choice)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
 
 
@@ -153,6 +184,7 @@ def _remember(path: Path, key: str, choice: Choice) -> None:
         "processor": read_processor().model,
         "name": choice.name,
         "seconds": dict(choice.seconds),
+        "failures": dict(choice.failures),
     }
     descriptor, name = tempfile.mkstemp(dir=path.parent, suffix=".partial")
     with os.fdopen(descriptor, "w") as partial:
