@@ -1,4 +1,4 @@
-"""Showing how something came to be: `sh.explain(x)` prints every stage of what shorthaul made.
+"""Showing how something came to be: `sh.explain(x)` is every stage of what shorthaul made.
 
 Whatever has stages says so with a method `explain() -> str`; this module only asks it.
 """
@@ -21,7 +21,11 @@ class Explainable(Protocol):
 def explain(subject: object) -> str:
     """How `subject` came to be: source, passes, schedules, commands, byte counts.
 
-    `ExplainError` says which kinds of things can be explained when this one cannot.
+    >>> import shorthaul as sh
+    >>> sh.explain(42)
+    Traceback (most recent call last):
+        ...
+    shorthaul.errors.ExplainError: cannot explain 42: expected something that shorthaul made, such as a kernel.
     """
     if isinstance(subject, type) or not isinstance(subject, Explainable):
         raise ExplainError(subject)

@@ -11,6 +11,7 @@ its second-best way it notes it here, which logs it once, and `shorthaul doctor`
 from __future__ import annotations
 
 import logging
+import os
 import threading
 from dataclasses import dataclass
 
@@ -28,6 +29,15 @@ class Fallback:
 
 _taken: dict[Fallback, None] = {}
 _lock = threading.Lock()
+
+
+def _start_afresh_after_fork() -> None:
+    # Another thread may have held the lock while this process was made; it does not exist here.
+    global _lock
+    _lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_start_afresh_after_fork)
 
 
 def note_fallback(what: str, instead: str, reason: str) -> None:

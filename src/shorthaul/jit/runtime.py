@@ -57,7 +57,7 @@ def find_openmp() -> OpenMPRuntime | None:
 
 # A forked child inherits the runtime's idea of its pool, but none of the pool's threads: entering a
 # parallel region there hangs. Children therefore stay on their own thread, as PyTorch's data
-# loader workers do.
+# loader workers do. Others are told, because they may have meant to use more.
 _is_forked_child = False
 
 
@@ -71,4 +71,8 @@ os.register_at_fork(after_in_child=_note_fork)
 
 def kernel_threads() -> int:
     """Threads that a kernel called now should use: PyTorch's count, or one in a forked child."""
-    return 1 if _is_forked_child else torch.get_num_threads()
+    threads = torch.get_num_threads()
+    if threads > 1 and _is_forked_child:
+        note_fallback("kernel threads", "one thread", "this process was forked, not spawned")
+        return 1
+    return threads

@@ -18,7 +18,8 @@ static ThreadNumber thread_number = nullptr;
 static ThreadNumber team_size = nullptr;
 
 // Calls body(thread, threads) once on each thread of a team. The team may be smaller than asked for
-// (inside another parallel region, or under a thread limit), so a body trusts `threads` alone.
+// (inside another parallel region, or under a thread limit), so a body trusts `threads` alone. A
+// body must not throw: there is nobody above a thread of the team to catch.
 template <class Body>
 inline void on_each_thread(int64_t threads, const Body& body) {
   if (threads <= 1 || parallel_region == nullptr) {
@@ -31,16 +32,16 @@ inline void on_each_thread(int64_t threads, const Body& body) {
   parallel_region(trampoline, const_cast<Body*>(&body), static_cast<unsigned>(threads), 0);
 }
 
-// Splits [0, count) into one contiguous chunk per thread, chunk edges at multiples of `grain`, and
-// calls body(begin, end) for each chunk that is not empty.
+// Splits [0, count) into one contiguous chunk per thread, chunk edges at multiples of `grain` (at
+// least 1), and calls body(begin, end) for each chunk that is not empty.
 template <class Body>
 inline void parallel_for(int64_t count, int64_t grain, int64_t threads, const Body& body) {
   if (count <= 0) return;
-  const int64_t grains = (count + grain - 1) / grain;
+  if (grain < 1) grain = 1;
+  const int64_t grains = count / grain + (count % grain != 0);
   on_each_thread(threads < grains ? threads : grains, [&](int64_t thread, int64_t team) {
     const int64_t begin = grains * thread / team * grain;
-    const int64_t stop = grains * (thread + 1) / team * grain;
-    const int64_t end = stop < count ? stop : count;
+    const int64_t end = thread + 1 == team ? count : grains * (thread + 1) / team * grain;
     if (begin < end) body(begin, end);
   });
 }
