@@ -24,14 +24,15 @@ elif ! "$environment/bin/python" -c '' >/dev/null 2>&1; then
     stop "$environment no longer runs (was its Python removed?); delete it and run again: rm -rf $environment"
 fi
 
-for compiler in "${CXX:-g++}" g++ clang++; do
-    if command -v "${compiler%% *}" >/dev/null 2>&1; then
-        exit 0
-    fi
+# As shorthaul itself looks: a compiler named in CXX is never replaced by another in silence.
+if [ -n "${CXX:-}" ]; then
+    command -v "${CXX%% *}" >/dev/null 2>&1 && exit 0
+    stop "CXX names ${CXX}, which is not found; correct it, or unset it to use g++ or clang++"
+fi
+for compiler in g++ clang++; do
+    command -v "$compiler" >/dev/null 2>&1 && exit 0
 done
 for wheel in "$environment"/lib/python3*/site-packages/ziglang; do
-    if [ -d "$wheel" ]; then
-        exit 0
-    fi
+    [ -d "$wheel" ] && exit 0
 done
 stop "no C++ compiler; install one (Debian, Ubuntu: apt-get install g++) or name yours: make CXX=/path/to/g++"

@@ -260,10 +260,10 @@ def _note_compile(kernel: str) -> None:
         each.compiles[kernel] += 1
 
 
-def read_peak_resident_bytes() -> int | None:
-    """The kernel's high-water mark of this process's resident memory; `None` where it has none."""
+def read_peak_resident_bytes(process: str = "self") -> int | None:
+    """The kernel's high-water mark of a process's resident memory; `None` where it has none."""
     try:
-        with open("/proc/self/status") as status:
+        with open(f"/proc/{process}/status") as status:
             for line in status:
                 if line.startswith("VmHWM:"):
                     return int(line.split()[1]) * 1024
@@ -272,10 +272,10 @@ def read_peak_resident_bytes() -> int | None:
     return None
 
 
-def reset_peak_resident() -> bool:
+def reset_peak_resident(process: str = "self") -> bool:
     """Set the high-water mark back to what is resident now; false where that is not allowed."""
     try:
-        with open("/proc/self/clear_refs", "w") as clear:
+        with open(f"/proc/{process}/clear_refs", "w") as clear:
             clear.write("5")
     except OSError:
         return False

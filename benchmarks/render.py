@@ -1,0 +1,182 @@
+"""The tables of README.md and docs/*.md, rendered from the ledger and from the code.
+
+A page holds a table between two markers::
+
+    <!-- table: meter -->
+    <!-- end table -->
+
+and `make results` fills it: the newest run of each machine that answered the question `meter`, with
+every row that was measured. `python -m benchmarks.render --check` changes nothing and fails where a
+page says something else than its source; the house tests do the same.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks import ledger
+from benchmarks.reference import render_errors, render_settings
+from shorthaul.units import format_bytes, format_seconds
+
+ROOT = Path(__file__).parent.parent
+_BLOCK = re.compile(
+    r"(?P<begin><!-- table: (?P<name>[\w-]+) -->\n).*?(?P<end><!-- end table -->)", re.DOTALL
+)
+_MARKER = re.compile(r"<!-- (?:table: [\w-]+|end table) -->")
+
+
+class RenderError(ValueError):
+    """A page asks for a table that there is not, or its markers do not pair."""
+
+
+def fill_page(text: str, tables: Mapping[str, Callable[[], str]], where: str) -> str:
+    """`text` with every table between its markers made anew."""
+    if len(_MARKER.findall(text)) != 2 * len(_BLOCK.findall(text)):
+        raise RenderError(f"{where}: each `<!-- table: name -->` needs one `<!-- end table -->`")
+
+    def fill(block: re.Match[str]) -> str:
+        if block["name"] not in tables:
+            known = ", ".join(sorted(tables))
+            raise RenderError(f"{where}: there is no table `{block['name']}`; there are {known}")
+        return f"{block['begin']}\n{tables[block['name']]()}\n\n{block['end']}"
+
+    return _BLOCK.sub(fill, text)
+
+
+def list_tables(directory: Path = ledger.DIRECTORY) -> dict[str, Callable[[], str]]:
+    """Every table that a page may ask for: one per question of the ledger, and the references."""
+
+    def table_of(question: str) -> Callable[[], str]:
+        return lambda: render_question(ledger.read_runs(question, directory))
+
+    return {question: table_of(question) for question in ledger.list_questions(directory)} | {
+        "questions": lambda: render_questions(directory),
+        "settings": render_settings,
+        "errors": render_errors,
+    }
+
+
+def list_pages(root: Path = ROOT) -> list[Path]:
+    """The pages that may hold tables."""
+    return [root / "README.md", *sorted((root / "docs").glob("**/*.md"))]
+
+
+def find_stale_pages(root: Path = ROOT, directory: Path = ledger.DIRECTORY) -> dict[Path, str]:
+    """Each page that differs from what its sources say, with the text it should have."""
+    tables = list_tables(directory)
+    stale = {}
+    for page in list_pages(root):
+        text = page.read_text()
+        filled = fill_page(text, tables, page.name)
+        if filled != text:
+            stale[page] = filled
+    return stale
+
+
+def render_question(runs: Sequence[ledger.Run]) -> str:
+    """The newest run of each machine."""
+    return "\n\n".join(render_run(run) for run in ledger.choose_latest(runs))
+
+
+def render_run(run: ledger.Run) -> str:
+    """One run as a Markdown table, with a line on where and how it was measured."""
+    names = list(dict.fromkeys(name for row in run["rows"] for name in row["figures"]))
+    headings = ["case", "arm", "median", "10 to 90 %", "CPU", "speed"]
+    lines = [[*headings, *(_title(name) for name in names)]]
+    before = None
+    for row in run["rows"]:
+        wall = row["wall_seconds"]
+        lines.append(
+            [
+                row["case"] if row["case"] != before else "",
+                row["arm"],
+                format_seconds(wall["median"]),
+                f"{format_seconds(wall['low'])} to {format_seconds(wall['high'])}",
+                format_seconds(row["cpu_seconds"]["median"]),
+                _speed(row),
+                *(_figure(name, row["figures"].get(name)) for name in names),
+            ]
+        )
+        before = row["case"]
+    return f"{_markdown(lines, left=2)}\n\n{_caption(run)}"
+
+
+def render_questions(directory: Path) -> str:
+    """Every question that was asked, and when it was last answered."""
+    lines = [["table", "question", "last answer"]]
+    for question in ledger.list_questions(directory):
+        last = ledger.read_runs(question, directory)[-1]
+        lines.append([f"`{question}`", last["asks"], last["date"][:10]])
+    return _markdown(lines, left=3)
+
+
+def _speed(row: Mapping[str, Any]) -> str:
+    if row["arm"] == row["baseline"]:
+        return "1 (baseline)"
+    speed = row["speedup"]
+    return f"{speed['median']:.3g}x ({speed['low']:.3g} to {speed['high']:.3g})"
+
+
+def _title(figure: str) -> str:
+    """The heading of a figure: its name without the unit that its values show."""
+    for unit in ("_bytes", "_seconds", "_share"):
+        figure = figure.removesuffix(unit)
+    return figure.replace("_", " ")
+
+
+def _figure(name: str, value: float | None) -> str:
+    if value is None:
+        return ""
+    if name.endswith("_bytes"):
+        return format_bytes(value)
+    if name.endswith("_seconds"):
+        return format_seconds(value)
+    if name.endswith("_share"):
+        return f"{value:.2%}"
+    return f"{value:,.0f}" if abs(value) >= 100 or value == int(value) else f"{value:.3g}"
+
+
+def _caption(run: ledger.Run) -> str:
+    machine = run["machine"]
+    changed = " with changes" if run["is_changed"] else ""
+    most_rounds = max(row["rounds"] for row in run["rows"])
+    facts = [
+        f"{machine['cpu']}, {machine['cores']} cores, {format_bytes(machine['memory_bytes'])}",
+        f"torch {machine['torch']} with {machine.get('torch_threads', '?')} threads",
+        f"{most_rounds} interleaved rounds",
+        f"allocator: {machine['allocator']}",
+        *(f"{name.replace('_', ' ')}: {value}" for name, value in run["conditions"].items()),
+        f"{run['date'][:10]}, commit {run['commit'][:8]}{changed}",
+    ]
+    return f"*{'; '.join(facts)}. Speed is against the baseline of the case: above 1 is faster.*"
+
+
+def _markdown(lines: Sequence[Sequence[str]], left: int) -> str:
+    """A Markdown table; the columns after the first `left` hold numbers."""
+    heading, *rows = ([each.replace("|", "\\|") for each in line] for line in lines)
+    rule = ["---" if column < left else "---:" for column in range(len(heading))]
+    return "\n".join(f"| {' | '.join(line)} |" for line in (heading, rule, *rows))
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Fill every page, or with `--check` say which pages are stale."""
+    parser = argparse.ArgumentParser(description="Render the tables of README and docs.")
+    parser.add_argument("--check", action="store_true", help="change nothing; fail when stale")
+    is_check = parser.parse_args(arguments).check
+    stale = find_stale_pages()
+    for page, text in stale.items():
+        if not is_check:
+            page.write_text(text)
+        print(f"{'stale' if is_check else 'rendered'}: {page.relative_to(ROOT)}")
+    if is_check and stale:
+        print("Run `make results`.", file=sys.stderr)
+    return 1 if is_check and stale else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
