@@ -5,13 +5,13 @@ from collections import defaultdict
 from itertools import pairwise
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.offload.drawn_steps import disks, steps
 
 from shorthaul.errors import PlanError
 from shorthaul.offload import simulation
 from shorthaul.offload.simulation import Decision, Disk, Simulation, Unit, simulate_step
+from tests.offload.drawn_steps import disks, steps
 
 KEEP, OFFLOAD, RECOMPUTE = Decision.KEEP, Decision.OFFLOAD, Decision.RECOMPUTE
 UNIT_DISK = Disk(write_bytes_per_second=1.0, read_bytes_per_second=1.0)
@@ -43,9 +43,15 @@ def run(
     disk: Disk = UNIT_DISK,
     in_flight_bytes: int = 10**9,
     prefetch_bytes: int = 10**9,
+    budget_bytes: int | None = None,
 ) -> Simulation:
     return simulate_step(
-        units, decisions, disk, in_flight_bytes=in_flight_bytes, prefetch_bytes=prefetch_bytes
+        units,
+        decisions,
+        disk,
+        in_flight_bytes=in_flight_bytes,
+        prefetch_bytes=prefetch_bytes,
+        budget_bytes=budget_bytes,
     )
 
 
@@ -100,7 +106,7 @@ def test_the_forward_pass_waits_when_too_much_is_in_flight() -> None:
     assert done.peak_in_flight_bytes == 10
     assert done.spans[:3] == (
         simulation.Span("write", "a", 0, 10),
-        simulation.Span("stall", "room for b", 1, 10),
+        simulation.Span("stall", "the write queue to take b", 1, 10),
         simulation.Span("write", "b", 10, 20),
     )
 
@@ -134,6 +140,30 @@ def test_what_is_waited_for_is_read_when_the_read_under_way_ends() -> None:
     units = [Unit("late", 10, 10, 0.0, 32.0, 33.0), Unit("soon", 10, 10, 1.0, 30.0, 31.0)]
     done = run(units, [OFFLOAD, OFFLOAD])
     assert done.stall_seconds == 10 + 8  # all of "soon", and "late" was 2 of its 10 under way
+
+
+def test_a_budget_makes_the_forward_pass_wait_for_stores_and_the_read_ahead_for_room() -> None:
+    units = [
+        Unit("a", 10, 10, 0.0, 60.0, 61.0),
+        Unit("b", 10, 10, 1.0, 50.0, 51.0),
+        Unit("kept", 10, 10, 2.0, 40.0, 42.0),
+    ]
+    decisions = [OFFLOAD, OFFLOAD, KEEP]
+    free = run(units, decisions)
+    bound = run(units, decisions, budget_bytes=20)
+    assert (free.peak_live_bytes, free.stall_seconds) == (30, 0)
+    assert (bound.peak_live_bytes, bound.stall_seconds) == (20, 8)
+    assert [span for span in bound.spans if span.lane == "stall"] == [
+        simulation.Span("stall", "room for kept", 2, 10)
+    ]
+    tight = run(units, decisions, budget_bytes=10)
+    assert tight.peak_live_bytes == 10
+    reads = [(span.name, span.start_seconds) for span in tight.spans if span.lane == "read"]
+    assert reads == [("b", 60), ("a", 71)]  # 18 s late, b when "kept" is gone and a after b
+
+
+def test_what_cannot_fit_is_held_all_the_same() -> None:
+    assert run(chain(3), [KEEP] * 3, budget_bytes=1).peak_live_bytes == 3
 
 
 def test_compression_is_felt_by_the_disk_and_not_by_memory() -> None:
@@ -206,11 +236,13 @@ def kept_peak_bytes(units: list[Unit]) -> int:
     )
 
 
+@settings(deadline=None)
 @given(steps())
 def test_the_peak_of_keeping_everything_is_the_sum_at_the_fullest_moment(units: list[Unit]) -> None:
     assert run(units, [KEEP] * len(units)).peak_live_bytes == kept_peak_bytes(units)
 
 
+@settings(deadline=None)
 @given(st.data())
 def test_laws_of_every_step(data: st.DataObject) -> None:
     units = data.draw(steps())
@@ -223,7 +255,8 @@ def test_laws_of_every_step(data: st.DataObject) -> None:
     ]
     limit_bytes = data.draw(st.integers(1, 100))
     window_bytes = data.draw(st.integers(1, 100))
-    done = run(units, decisions, data.draw(disks()), limit_bytes, window_bytes)
+    budget_bytes = data.draw(st.none() | st.integers(0, 200))
+    done = run(units, decisions, data.draw(disks()), limit_bytes, window_bytes, budget_bytes)
 
     # Memory: nothing negative, nothing left, never more in flight than allowed.
     assert all(live >= 0 for _, live in done.live_bytes)
@@ -258,6 +291,7 @@ def test_laws_of_every_step(data: st.DataObject) -> None:
     assert done.stall_seconds == pytest.approx(stalls)
 
 
+@settings(deadline=None)
 @given(steps())
 def test_a_disk_that_takes_no_time_never_stalls(units: list[Unit]) -> None:
     immediate = Disk(1e300, 1e300)

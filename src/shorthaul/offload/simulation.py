@@ -10,6 +10,9 @@ a clock from event to event. It follows the rules of the real thing:
 - **read lane**: apart from the write lane. From the first use on, it reads ahead in the order of
   use while the bytes loaded and not yet used fit `prefetch_bytes` (one storage always may). What
   somebody waits for goes first; a read that has begun is not interrupted.
+- **the budget**, where one is given, holds both back: what is produced waits while stores in flight
+  can still make room for it, and nothing is read ahead without room. What does not fit even so is
+  held all the same, and shows as a peak above the budget.
 - **recomputing** is done by region, all of it or none: its storages are not held in between, and are
   all made again, in `recompute_seconds` each, when the first of them is used. The region's inputs are
   the units that name the region but have no `recompute_seconds`: they are kept or offloaded, and
@@ -143,10 +146,11 @@ def simulate_step(
     *,
     in_flight_bytes: int,
     prefetch_bytes: int,
+    budget_bytes: int | None = None,
 ) -> Simulation:
     """Play one step through with `decisions[i]` for `units[i]`; the module says by which rules."""
     _require_valid(units, decisions)
-    return _Step(units, decisions, disk, in_flight_bytes, prefetch_bytes).run()
+    return _Step(units, decisions, disk, in_flight_bytes, prefetch_bytes, budget_bytes).run()
 
 
 def _require_valid(units: Sequence[Unit], decisions: Sequence[Decision]) -> None:
@@ -190,8 +194,10 @@ class _Step:
         disk: Disk,
         in_flight_limit_bytes: int,
         prefetch_limit_bytes: int,
+        budget_bytes: int | None,
     ) -> None:
         self.units, self.decisions, self.disk = units, decisions, disk
+        self.budget_bytes = budget_bytes
         self.in_flight_limit_bytes = in_flight_limit_bytes
         self.prefetch_limit_bytes = prefetch_limit_bytes
         self.now = self.stall_seconds = self.recompute_seconds = 0.0
@@ -279,17 +285,22 @@ class _Step:
         unit, decision = self.units[index], self.decisions[index]
         if decision is Decision.RECOMPUTE:
             return
+        if decision is Decision.OFFLOAD:
+            self._wait(
+                f"the write queue to take {unit.name}",
+                lambda: (
+                    self.in_flight_bytes == 0
+                    or self.in_flight_bytes + unit.size_bytes <= self.in_flight_limit_bytes
+                ),
+            )
+        self._wait(
+            f"room for {unit.name}",
+            lambda: self.in_flight_bytes == 0 or self._has_room(unit.size_bytes),
+        )
         self._hold(unit.size_bytes)
         if decision is Decision.KEEP:
             self.state[index] = _State.IN_MEMORY
             return
-        self._wait(
-            f"room for {unit.name}",
-            lambda: (
-                self.in_flight_bytes == 0
-                or self.in_flight_bytes + unit.size_bytes <= self.in_flight_limit_bytes
-            ),
-        )
         self.in_flight_bytes += unit.size_bytes
         self.peak_in_flight_bytes = max(self.peak_in_flight_bytes, self.in_flight_bytes)
         self.state[index] = _State.QUEUED
@@ -325,6 +336,7 @@ class _Step:
             self.is_released.add(index)  # the store holds it a little longer
         else:
             self._hold(-self.units[index].size_bytes)
+            self._start_read()  # there may be room now
 
     def _recompute(self, region: str | None) -> None:
         members = self.regions.pop(region, [])  # empty when an earlier use has done it
@@ -360,7 +372,7 @@ class _Step:
             if self.state[index] is _State.UNBORN or is_full:
                 return
             if self.state[index] is _State.ON_DISK:
-                if not is_idle:
+                if not is_idle or not self._has_room(size_bytes):
                     return
                 self._load(index)
                 is_idle = False
@@ -420,6 +432,9 @@ class _Step:
         if self.now > started:
             self.stall_seconds += self.now - started
             self.spans.append(Span("stall", reason, started, self.now))
+
+    def _has_room(self, size_bytes: int) -> bool:
+        return self.budget_bytes is None or self.live_bytes + size_bytes <= self.budget_bytes
 
     def _hold(self, change_bytes: int) -> None:
         self.live_bytes += change_bytes
