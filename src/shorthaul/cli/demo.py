@@ -6,8 +6,7 @@ runs under one meter, and everything shown is also written to `demo.md` and `dem
 
 from __future__ import annotations
 
-import math
-import time
+import dataclasses
 from pathlib import Path
 
 import click
@@ -28,16 +27,15 @@ QUICK_STORED_BYTES = 8 * 2**20
 
 
 def show_machine(stage: Stage) -> Outcome:
-    """What `shorthaul doctor --quick` finds, without what is merely not installed."""
-    del stage
-    sections = examine(is_quick=True)
+    """The short form of `shorthaul doctor`: what is needed, and whatever is not as it should be."""
+    sections = examine(is_quick=True, say=stage.say)
     return Outcome(
         ("", "what", "finding"),
         tuple(
             (each.status, each.name, each.value)
             for section in sections
             for each in section.findings
-            if each.status != "missing"
+            if section.title in ("Kernels", "Storage") or each.status in ("warning", "broken")
         ),
         {"findings": describe_sections(sections)},
         holds=is_working(sections),
@@ -53,18 +51,14 @@ def show_kernel(stage: Stage) -> Outcome:
         rows = (("kernel", "not run: plain PyTorch is used here, `shorthaul doctor` says why"),)
         return Outcome(("what", "result"), rows, {"is_equal": None}, holds=True)
     stage.say("compiling and running a kernel")
-    with meter() as measured:
-        run = run_sample(elements=1_000_000)
+    run = run_sample(elements=1_000_000)
     entry = run.kernel.entry
-    compiled = f"in {entry.compile_seconds:.2f} s"
-    if not measured.compiles:
-        compiled += ", before; now found in the cache"
     return Outcome(
         ("what", "result"),
         (
             ("kernel", f"{run.kernel.name}: out = 3 x + y"),
             ("source", str(entry.directory / "kernel.cpp")),
-            ("compiled", compiled),
+            ("compiled", f"in {entry.compile_seconds:.2f} s, once; then it is found in the cache"),
             (
                 "result",
                 f"{'equal to' if run.is_equal else 'NOT EQUAL to'} PyTorch's, "
@@ -82,58 +76,28 @@ def show_kernel(stage: Stage) -> Outcome:
 
 def show_storage(stage: Stage) -> Outcome:
     """Write random bytes through the storage engine, read them back, and compare."""
-    import torch
-
-    from shorthaul.cli.disk import CHUNK_BYTES, CHUNKS_UNDER_WAY, keep_busy
-    from shorthaul.storage import BufferPool, Ticket, open_engine, open_file
+    from shorthaul.cli.disk import make_round_trip
+    from shorthaul.storage import open_engine, open_file
 
     total_bytes = QUICK_STORED_BYTES if stage.is_quick else STORED_BYTES
-    with (
-        open_engine() as engine,
-        open_file(settings.scratch_directory, "scratch") as file,
-        BufferPool(2 * total_bytes, why="demo") as pool,
-    ):
-        source = pool.take(total_bytes).tensor(
-            torch.uint8, (total_bytes // CHUNK_BYTES, CHUNK_BYTES)
-        )
-        target = pool.take(total_bytes).tensor(torch.uint8, tuple(source.shape))
-        source.random_()
-        target.zero_()
-        file.reserve(total_bytes)
-
-        def write(index: int) -> Ticket:
-            stage.say(f"writing {format_bytes(index * CHUNK_BYTES)} of {format_bytes(total_bytes)}")
-            return engine.write(file, index * CHUNK_BYTES, source[index], why="demo")
-
-        def read(index: int) -> Ticket:
-            stage.say(f"reading {format_bytes(index * CHUNK_BYTES)} of {format_bytes(total_bytes)}")
-            return engine.read(file, index * CHUNK_BYTES, target[index], why="demo")
-
-        rates = []
-        for transfer in (write, read):
-            started = time.perf_counter()
-            keep_busy(transfer, CHUNKS_UNDER_WAY, len(source), math.inf)
-            rates.append(total_bytes / (time.perf_counter() - started))
-        is_equal = torch.equal(source, target)
+    with open_engine() as engine, open_file(settings.scratch_directory, "scratch") as file:
+        trip = make_round_trip(engine, file, total_bytes, stage.say)
         way = "past the page cache" if file.is_direct else "through the page cache"
         return Outcome(
             ("what", "result"),
             (
                 ("engine", f"{engine.name}, {way}, in {settings.scratch_directory}"),
-                ("written", f"{format_bytes(total_bytes)} at {rates[0] / 1e9:.2f} GB/s"),
-                ("read back", f"{format_bytes(total_bytes)} at {rates[1] / 1e9:.2f} GB/s"),
-                ("bytes", "equal" if is_equal else "NOT EQUAL"),
+                ("written", _describe_transfer(total_bytes, trip.write_bytes_per_second)),
+                ("read back", _describe_transfer(total_bytes, trip.read_bytes_per_second)),
+                ("bytes", "equal" if trip.is_equal else "NOT EQUAL"),
             ),
-            {
-                "engine": engine.name,
-                "is_direct": file.is_direct,
-                "bytes": total_bytes,
-                "write_bytes_per_second": rates[0],
-                "read_bytes_per_second": rates[1],
-                "is_equal": is_equal,
-            },
-            holds=is_equal,
+            {"engine": engine.name, "is_direct": file.is_direct, **dataclasses.asdict(trip)},
+            holds=trip.is_equal,
         )
+
+
+def _describe_transfer(count_bytes: int, bytes_per_second: float) -> str:
+    return f"{format_bytes(count_bytes)} at {bytes_per_second / 1e9:.2f} GB/s"
 
 
 ACTS = (
@@ -169,6 +133,7 @@ def demo(context: click.Context, quick: bool, directory: Path) -> None:
             console.print(Text(f"{number}. {act.title}", "bold"))
             played.append(play(act, Stage(quick)))
             console.print(render_outcome(played[-1]))
+            console.print()
     console.print(measured.table())
     for path in write_report(directory, played, measured):
         console.print(f"written: {path}", soft_wrap=True)

@@ -1,11 +1,13 @@
 """How fast the disk under a directory is, through the same engine that shorthaul uses.
 
 Three figures, each within a time limit: writing and reading one request of 8 MiB after another, and
-reading 4 KiB at random places. A file without a name is used, so nothing is left behind.
+reading 4 KiB at random places. A file without a name is used, so nothing is left behind. A round
+trip checks that what was written is what is read.
 """
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections import deque
@@ -15,8 +17,19 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
-from shorthaul.storage import BufferPool, StorageEngine, StorageFile, Ticket, open_engine, open_file
+from shorthaul.storage import (
+    Buffer,
+    BufferPool,
+    StorageEngine,
+    StorageFile,
+    Ticket,
+    open_engine,
+    open_file,
+)
+from shorthaul.storage.buffer_pool import choose_class_bytes
+from shorthaul.units import format_bytes
 
 CHUNK_BYTES = 8 * 2**20
 CHUNKS_UNDER_WAY = 4
@@ -39,6 +52,53 @@ class DiskRates:
     write_bytes_per_second: float
     read_bytes_per_second: float
     random_reads_per_second: float
+
+
+@dataclass(frozen=True)
+class RoundTrip:
+    """Bytes that were written and read back, and whether they came back as they were."""
+
+    bytes: int
+    is_equal: bool
+    write_bytes_per_second: float
+    read_bytes_per_second: float
+
+
+def make_round_trip(
+    engine: StorageEngine,
+    file: StorageFile,
+    total_bytes: int,
+    say: Callable[[str], None] = lambda _: None,
+) -> RoundTrip:
+    """Write random bytes through `engine`, read them back, compare; `say` hears how far it is."""
+    why = "round trip"
+    with (
+        BufferPool(2 * choose_class_bytes(total_bytes), why=why) as pool,
+        pool.take(total_bytes) as source,
+        pool.take(total_bytes) as target,
+    ):
+        torch.from_numpy(source.memory).random_()
+        target.memory[:] = 0  # so that reading is not measured with page faults
+        file.reserve(total_bytes)
+
+        def write(index: int) -> Ticket:
+            say(f"writing {format_bytes(index * CHUNK_BYTES)} of {format_bytes(total_bytes)}")
+            return engine.write(file, index * CHUNK_BYTES, _chunk(source, index), why=why)
+
+        def read(index: int) -> Ticket:
+            say(f"reading {format_bytes(index * CHUNK_BYTES)} of {format_bytes(total_bytes)}")
+            return engine.read(file, index * CHUNK_BYTES, _chunk(target, index), why=why)
+
+        rates = []
+        for transfer in (write, read):
+            started = time.perf_counter()
+            keep_busy(transfer, CHUNKS_UNDER_WAY, -(-total_bytes // CHUNK_BYTES), math.inf)
+            rates.append(total_bytes / (time.perf_counter() - started))
+        return RoundTrip(total_bytes, np.array_equal(source.memory, target.memory), *rates)
+
+
+def _chunk(buffer: Buffer, index: int) -> npt.NDArray[np.uint8]:
+    return buffer.memory[index * CHUNK_BYTES : (index + 1) * CHUNK_BYTES]
 
 
 def choose_file_bytes(free_bytes: int) -> int:

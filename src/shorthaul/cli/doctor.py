@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable
 from pathlib import Path
 
 import click
@@ -34,8 +35,11 @@ def doctor(context: click.Context, quick: bool, scratch: Path | None, as_json: b
 
     Exit code 0: kernels and storage work, be it by a second-best way. 1: something is broken.
     """
-    with settings.override(scratch_directory=scratch) if scratch else contextlib.nullcontext():
-        sections = examine(is_quick=quick)
+    with (
+        settings.override(scratch_directory=scratch) if scratch else contextlib.nullcontext(),
+        activity("looking at this machine") as say,
+    ):
+        sections = examine(is_quick=quick, say=say)
     if as_json:
         print_json(
             {
@@ -51,11 +55,10 @@ def doctor(context: click.Context, quick: bool, scratch: Path | None, as_json: b
     context.exit(0 if is_working(sections) else 1)
 
 
-def examine(*, is_quick: bool) -> tuple[Section, ...]:
-    """Run the probes, saying on a terminal which one is at work."""
+def examine(*, is_quick: bool, say: Callable[[str], None]) -> tuple[Section, ...]:
+    """Run the probes; `say` hears which one is at work."""
     chosen = [each for each in PROBES if not (is_quick and each.is_measurement)]
-    with activity("looking at this machine") as say:
-        return collect_sections(chosen, lambda name: say(f"looking at: {name}"))
+    return collect_sections(chosen, lambda name: say(f"looking at: {name}"))
 
 
 def summarise(sections: tuple[Section, ...]) -> str:

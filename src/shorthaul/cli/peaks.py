@@ -155,15 +155,18 @@ int64_t read_stream(const int64_t* source, int64_t threads, int64_t n) {
 
 def measure_multiply_adds() -> Rates:
     """Floating operations (float32) per second."""
-    kernel = load_kernel(emit_multiply_add_source())
+    functions = load_kernel(emit_multiply_add_source()).functions.values()
     threads = kernel_threads()
 
     def best_rate(threads: int) -> float:
         sums = torch.zeros(threads)  # one for each thread that the kernel shall use
-        return max(
-            _best_rate(functools.partial(function, sums)) for function in kernel.functions.values()
-        )
+        rates: list[float] = []
+        for function, steps in zip(functions, all_steps, strict=True):
+            operations = function(sums, steps)
+            rates.append(operations / _best_seconds(functools.partial(function, sums, steps)))
+        return max(rates)
 
+    all_steps = [choose_steps(functools.partial(each, torch.zeros(1))) for each in functions]
     return Rates(best_rate(1), best_rate(threads), threads)
 
 
@@ -194,26 +197,20 @@ def choose_stream_bytes(cache_bytes: int, available_bytes: int) -> int:
     return max(page, min(wanted, available_bytes // 8) // page * page)
 
 
-def _best_rate(work: Callable[[int], int]) -> float:
-    """Operations per second of `work(steps) -> operations`, in runs of about `RUN_SECONDS`."""
+def choose_steps(work: Callable[[int], object]) -> int:
+    """How many steps take `work(steps)` about `RUN_SECONDS`, in the best of three runs.
+
+    The best, because on a busy machine a short run may take long for reasons of its own.
+    """
     steps = 1 << 14
-    while True:
-        started = time.perf_counter()
-        work(steps)
-        if time.perf_counter() - started >= RUN_SECONDS:
-            break
+    while _best_seconds(functools.partial(work, steps), runs=3) < RUN_SECONDS:
         steps *= 2
-    best = 0.0
-    for _ in range(RUNS):
-        started = time.perf_counter()
-        operations = work(steps)
-        best = max(best, operations / (time.perf_counter() - started))
-    return best
+    return steps
 
 
-def _best_seconds(work: Callable[[], object]) -> float:
+def _best_seconds(work: Callable[[], object], runs: int = RUNS) -> float:
     best = float("inf")
-    for _ in range(RUNS):
+    for _ in range(runs):
         started = time.perf_counter()
         work()
         best = min(best, time.perf_counter() - started)

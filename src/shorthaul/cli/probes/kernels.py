@@ -137,13 +137,15 @@ def measure_arithmetic() -> Finding:
     """Floating operations per second when nothing but arithmetic is done."""
     from shorthaul.cli.peaks import measure_multiply_adds
 
+    noise = describe_load(os.getloadavg()[0], len(os.sched_getaffinity(0)))
     rates = measure_multiply_adds()
     return Finding(
         "multiply-add peak",
-        "ok",
+        "warning" if noise else "ok",
         f"{rates.one_thread / 1e9:.0f} GFLOP/s on one thread, "
         f"{rates.all_threads / 1e9:.0f} GFLOP/s on {rates.threads} (float32)",
-        facts={
+        noise,
+        {
             "one_thread_flops": rates.one_thread,
             "all_threads_flops": rates.all_threads,
             "threads": rates.threads,
@@ -157,14 +159,16 @@ def measure_memory_bandwidth() -> Finding:
 
     available_bytes = machine.read_available_bytes(_read(Path("/proc/meminfo")))
     cache_bytes = machine.read_last_level_cache_bytes()
+    noise = describe_load(os.getloadavg()[0], len(os.sched_getaffinity(0)))
     rates = measure_memory(choose_stream_bytes(cache_bytes, available_bytes))
     return Finding(
         "memory bandwidth",
-        "ok",
+        "warning" if noise else "ok",
         f"read {rates.read.all_threads / 1e9:.1f} GB/s, copy {rates.copy.all_threads / 1e9:.1f} "
         f"GB/s on {rates.read.threads} threads ({rates.read.one_thread / 1e9:.1f} and "
         f"{rates.copy.one_thread / 1e9:.1f} GB/s on one)",
-        facts={
+        noise,
+        {
             "read_one_thread_bytes_per_second": rates.read.one_thread,
             "read_all_threads_bytes_per_second": rates.read.all_threads,
             "copy_one_thread_bytes_per_second": rates.copy.one_thread,
@@ -173,6 +177,13 @@ def measure_memory_bandwidth() -> Finding:
             "threads": rates.read.threads,
         },
     )
+
+
+def describe_load(load: float, usable: int) -> str:
+    """What makes a measurement doubtful: others that use the processors; empty when none do."""
+    if load <= usable / 2:
+        return ""
+    return f"others use the processors too (load {load:.1f} on {usable}): measure in a quiet minute"
 
 
 def _read(path: Path) -> str:

@@ -5,12 +5,16 @@ from __future__ import annotations
 import os
 import shutil
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from shorthaul.cli.findings import Finding
 from shorthaul.cli.probes import machine
 from shorthaul.errors import EngineUnavailableError
 from shorthaul.settings import settings
 from shorthaul.units import format_bytes
+
+if TYPE_CHECKING:  # it needs torch
+    from shorthaul.cli.disk import RoundTrip
 
 IN_MEMORY = ("tmpfs", "ramfs")
 OVER_THE_NETWORK = ("nfs", "nfs4", "cifs", "smb3", "9p", "ceph", "lustre", "fuse.sshfs")
@@ -47,20 +51,20 @@ def describe_scratch(directory: Path, mount: machine.Mount | None, free_bytes: i
 
 def try_storage() -> Finding:
     """Write to the scratch directory, read it back, compare."""
-    import torch
-
+    from shorthaul.cli.disk import make_round_trip
     from shorthaul.storage import open_engine, open_file
 
-    source = torch.arange(_TRIAL_BYTES, dtype=torch.int64).to(torch.uint8)
-    target = torch.zeros_like(source)
     with open_engine() as engine, open_file(settings.scratch_directory, "scratch") as file:
-        engine.write(file, 0, source, why="trial").wait()
-        engine.read(file, 0, target, why="trial").wait()
-        facts = {"engine": engine.name}
-    if not torch.equal(source, target):
-        value = f"the {facts['engine']} engine read back other bytes than it wrote"
+        return describe_trial(engine.name, make_round_trip(engine, file, _TRIAL_BYTES))
+
+
+def describe_trial(engine: str, trip: RoundTrip) -> Finding:
+    """A round trip as a finding."""
+    facts = {"engine": engine, "bytes": trip.bytes}
+    if not trip.is_equal:
+        value = f"the {engine} engine read back other bytes than it wrote"
         return Finding("storage engine", "broken", value, "do not trust this disk", facts)
-    value = f"{facts['engine']}: {_TRIAL_BYTES:,} bytes written and read back equal"
+    value = f"{engine}: {trip.bytes:,} bytes written and read back equal"
     return Finding("storage engine", "ok", value, facts=facts)
 
 
