@@ -89,11 +89,11 @@ def _directory(text: str) -> Path:
         raise ValueError(text) from error
 
 
-def _user_cache() -> Path:
-    base = Path(os.environ.get("XDG_CACHE_HOME", ""))
+def _user_directory(variable: str, below_home: str) -> Path:
+    base = Path(os.environ.get(variable, ""))
     try:
         if not base.is_absolute():  # the XDG standard ignores a relative one
-            base = Path.home() / ".cache"
+            base = Path.home() / below_home
     except RuntimeError:  # a container's user may have no home; the cache checks who owns it
         return Path(tempfile.gettempdir()) / f"shorthaul-{os.getuid()}"
     return base / "shorthaul"
@@ -115,7 +115,7 @@ class Settings:
 
     cache_directory = Setting(
         "SHORTHAUL_CACHE",
-        _user_cache,
+        lambda: _user_directory("XDG_CACHE_HOME", ".cache"),
         _directory,
         "a directory",
         "where compiled kernels, tuning results and built data sets are kept",
@@ -127,6 +127,14 @@ class Settings:
         parse_bytes,
         "bytes such as '2GiB'",
         "size above which the least recently used kernels are removed",
+    )
+    state_directory = Setting(
+        "SHORTHAUL_STATE",
+        lambda: _user_directory("XDG_STATE_HOME", ".local/state"),
+        _directory,
+        "a directory",
+        "where the bytes written to each drive are counted, across runs",
+        shown_default="$XDG_STATE_HOME/shorthaul, else ~/.local/state/shorthaul",
     )
     scratch_directory = Setting(
         "SHORTHAUL_SCRATCH",

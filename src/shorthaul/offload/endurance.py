@@ -1,0 +1,272 @@
+"""Flash wears out by being written: what a drive is rated for, and how much of it we have used.
+
+`Endurance` is the rating and the limits, as given by the user. `WriteLedger` counts, in a small file
+per drive, what shorthaul has written to it, by all processes and across runs.
+
+>>> endurance = Endurance.parse({"tbw": "600TB", "daily": "2TB"})
+>>> round(endurance.days_left(bytes_per_day=5_800_000_000_000))
+103
+>>> endurance.bytes_left_today(written_today_bytes=1_500_000_000_000)
+500000000000
+
+| knob               | meaning                                                                     |
+| ------------------ | --------------------------------------------------------------------------- |
+| `tbw`              | bytes that may be written over the drive's life, from its data sheet         |
+| `dwpd`             | or: whole-drive writes per day, with `capacity` and `warranty_years` (5)     |
+| `waf`              | write amplification to reckon with: flash bytes per byte that we write (1)   |
+| `already_written`  | bytes written before we began to count, such as SMART's data units written   |
+| `daily`            | bytes that shorthaul may write to the drive per day                          |
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import fcntl
+import hashlib
+import json
+import logging
+import math
+import os
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from shorthaul.errors import EnduranceError
+from shorthaul.settings import settings
+from shorthaul.units import parse_bytes
+
+_log = logging.getLogger("shorthaul")
+
+KNOBS = ("tbw", "dwpd", "capacity", "warranty_years", "waf", "already_written", "daily")
+SECONDS_PER_DAY = 86_400
+_REMEMBERED_DAYS = 31
+
+
+@dataclass(frozen=True)
+class Endurance:
+    """A drive's rated writes, and how much of them may be used."""
+
+    rated_bytes: int | None = None  # None: not known
+    daily_bytes: int | None = None  # None: no limit
+    write_amplification: float = 1.0
+    already_written_bytes: int = 0
+
+    @classmethod
+    def parse(cls, knobs: Mapping[str, Any] | Endurance | None) -> Endurance:
+        """The endurance that a user's knobs describe; no knobs mean no limits."""
+        if isinstance(knobs, Endurance):
+            return knobs
+        knobs = dict(knobs or {})
+        unknown = sorted(set(knobs) - set(KNOBS))
+        if unknown:
+            raise EnduranceError(
+                f"endurance has no knob {', '.join(unknown)}; there are {', '.join(KNOBS)}."
+            )
+        daily = knobs.get("daily")
+        return cls(
+            rated_bytes=_parse_rating(knobs),
+            daily_bytes=None if daily is None else _bytes_of("daily", daily),
+            write_amplification=_positive("waf", knobs.get("waf", 1.0)),
+            already_written_bytes=_bytes_of("already_written", knobs.get("already_written", 0)),
+        )
+
+    def worn_share(self, written_bytes: int) -> float | None:
+        """The share of the rated writes that is used up; `None` without a rating."""
+        if self.rated_bytes is None:
+            return None
+        used_bytes = self.already_written_bytes + written_bytes * self.write_amplification
+        return used_bytes / self.rated_bytes if self.rated_bytes else math.inf
+
+    def days_left(self, *, bytes_per_day: float, written_bytes: int = 0) -> float | None:
+        """Days until the rated writes are used up at this rate; `None` without a rating.
+
+        `written_bytes` have been written already, besides `already_written`.
+        """
+        share = self.worn_share(written_bytes)
+        if share is None or self.rated_bytes is None:
+            return None
+        left_bytes = max(0.0, self.rated_bytes * (1 - share)) if share < 1 else 0.0
+        if bytes_per_day <= 0:
+            return math.inf
+        return left_bytes / (bytes_per_day * self.write_amplification)
+
+    def bytes_left_today(self, written_today_bytes: int) -> int | None:
+        """What may still be written today; `None` without a limit."""
+        if self.daily_bytes is None:
+            return None
+        return max(0, self.daily_bytes - written_today_bytes)
+
+
+def estimate_bytes_per_day(written_bytes_per_step: float, step_seconds: float) -> float:
+    """What a training run writes in a day of such steps."""
+    return written_bytes_per_step / step_seconds * SECONDS_PER_DAY
+
+
+def _parse_rating(knobs: Mapping[str, Any]) -> int | None:
+    companions = [name for name in ("capacity", "warranty_years") if name in knobs]
+    if "tbw" in knobs:
+        if "dwpd" in knobs or companions:
+            raise EnduranceError("give either tbw, or dwpd with capacity: got both.")
+        return _bytes_of("tbw", knobs["tbw"])
+    if "dwpd" not in knobs:
+        if companions:
+            raise EnduranceError(f"{companions[0]} says nothing without dwpd; got no dwpd.")
+        return None
+    if "capacity" not in knobs:
+        raise EnduranceError("dwpd counts whole drives: give the drive's capacity too.")
+    years = _positive("warranty_years", knobs.get("warranty_years", 5))
+    per_day = _positive("dwpd", knobs["dwpd"]) * _bytes_of("capacity", knobs["capacity"])
+    return round(per_day * 365 * years)
+
+
+def _bytes_of(knob: str, value: Any) -> int:
+    try:
+        return parse_bytes(value)
+    except ValueError as error:
+        raise EnduranceError(f"endurance {knob}: {error}") from error
+
+
+def _positive(knob: str, value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
+        raise EnduranceError(f"endurance {knob} must be a positive number, got {value!r}.")
+    return float(value)
+
+
+@dataclass(frozen=True)
+class Device:
+    """The drive under a directory: a key that survives reboots where the drive has a number."""
+
+    key: str
+    name: str  # as the kernel calls it now, such as `nvme0n1`
+    model: str = ""
+
+
+def identify_device(directory: str | os.PathLike[str], sys_root: Path = Path("/sys")) -> Device:
+    """The drive that holds `directory`: by serial number or world-wide name, else by its name.
+
+    Network and other file systems without a block device are told apart by their device number.
+    """
+    number = Path(directory).stat().st_dev
+    label = f"{os.major(number)}:{os.minor(number)}"
+    block = sys_root / "dev" / "block" / label
+    if not block.exists():
+        return Device(f"filesystem-{label}", label)
+    block = block.resolve()
+    if (block / "partition").exists():
+        block = block.parent
+    model = _read_word(block / "device" / "model")
+    for path in ("wwid", "device/wwid", "serial", "device/serial", "dm/uuid", "md/uuid"):
+        identity = _read_word(block / path)
+        if identity:
+            return Device(f"{model} {identity}".strip(), block.name, model)
+    return Device(f"block-{block.name}", block.name, model)
+
+
+def _read_word(path: Path) -> str:
+    try:
+        return " ".join(path.read_text(errors="replace").split())
+    except OSError:
+        return ""
+
+
+@dataclass(frozen=True)
+class Written:
+    """What one ledger holds."""
+
+    total_bytes: int = 0
+    by_day: Mapping[str, int] = field(default_factory=dict)  # ISO dates in UTC, the last month
+
+
+class WriteLedger:
+    """Bytes written to one drive, counted across processes and runs.
+
+    The file is replaced whole, under a lock that goes with its holder, so a reader sees a whole
+    count and two writers lose none. A file that cannot be read is set aside with a warning.
+    """
+
+    def __init__(
+        self,
+        device: Device,
+        directory: Path | None = None,
+        now: Callable[[], datetime.datetime] = lambda: datetime.datetime.now(datetime.timezone.utc),
+    ) -> None:
+        self.device = device
+        self.directory = (directory or settings.state_directory) / "written"
+        self._now = now
+        # A drive's number may hold any character; a digest makes it a file name.
+        digest = hashlib.sha256(device.key.encode()).hexdigest()[:16]
+        self.path = self.directory / f"{digest}.json"
+
+    def read(self) -> Written:
+        """What has been counted so far."""
+        return self._read() if self.path.exists() else Written()
+
+    def written_today_bytes(self) -> int:
+        """What has been counted since midnight UTC."""
+        return self.read().by_day.get(self._today(), 0)
+
+    def add(self, written_bytes: int) -> Written:
+        """Count bytes that have been written; returns the new count."""
+        if written_bytes < 0:
+            raise EnduranceError(f"bytes written cannot be negative, got {written_bytes}.")
+        with self._locked():
+            before = self.read()
+            today = self._today()
+            by_day = dict(before.by_day)
+            by_day[today] = by_day.get(today, 0) + written_bytes
+            recent = dict(sorted(by_day.items())[-_REMEMBERED_DAYS:])
+            after = Written(before.total_bytes + written_bytes, recent)
+            self._replace(after)
+        return after
+
+    def _today(self) -> str:
+        return self._now().date().isoformat()
+
+    def _read(self) -> Written:
+        try:
+            content = json.loads(self.path.read_text())
+            by_day = {str(day): int(count) for day, count in content["by_day"].items()}
+            return Written(int(content["total_bytes"]), by_day)
+        except FileNotFoundError:
+            return Written()  # set aside by another process, a moment ago
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            aside = self.path.with_suffix(".damaged")
+            with contextlib.suppress(FileNotFoundError):
+                self.path.replace(aside)
+            _log.warning(
+                "endurance: the count of bytes written to %s cannot be read (%s); it starts again "
+                "at nothing, and the old file is %s",
+                self.device.name,
+                error,
+                aside,
+            )
+            return Written()
+
+    def _replace(self, written: Written) -> None:
+        content = {
+            "device": {"key": self.device.key, "name": self.device.name},
+            "total_bytes": written.total_bytes,
+            "by_day": dict(written.by_day),
+        }
+        descriptor, name = tempfile.mkstemp(prefix=".", dir=self.directory)
+        try:
+            with os.fdopen(descriptor, "w") as file:
+                json.dump(content, file, indent=1)
+            Path(name).replace(self.path)
+        except BaseException:
+            Path(name).unlink(missing_ok=True)
+            raise
+
+    @contextlib.contextmanager
+    def _locked(self) -> Iterator[None]:
+        self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        lock = self.path.with_suffix(".lock")
+        descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(descriptor)
