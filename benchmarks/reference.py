@@ -1,9 +1,11 @@
-"""The reference tables of the docs that the code itself knows: settings and errors."""
+"""The reference tables of the docs: settings and errors from the code, pages from the pages."""
 
 from __future__ import annotations
 
 import builtins
 import inspect
+import re
+from pathlib import Path
 
 from shorthaul import errors
 from shorthaul.settings import Setting, Settings
@@ -56,3 +58,15 @@ def render_errors() -> str:
 def _is_worth_naming(base: type) -> bool:
     is_builtin = vars(builtins).get(base.__name__) is base
     return is_builtin and base not in (Exception, BaseException, object)
+
+
+def render_pages(directory: Path) -> str:
+    """Every page of the docs with its first sentence."""
+    lines = ["| page | what it tells |", "| --- | --- |"]
+    for path in sorted(directory.glob("*.md")):
+        if path.name != "README.md":
+            title, _, text = path.read_text().partition("\n")
+            paragraph = " ".join(text.strip().partition("\n\n")[0].split())
+            sentence = re.split(r"(?<=\.)\s", paragraph)[0]
+            lines.append(f"| [{title.lstrip('# ')}]({path.name}) | {sentence} |")
+    return "\n".join(lines)

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import ledger
-from benchmarks.reference import render_errors, render_settings
+from benchmarks.reference import render_errors, render_pages, render_settings
 from shorthaul.units import format_bytes, format_seconds
 
 ROOT = Path(__file__).parent.parent
@@ -48,7 +48,7 @@ def fill_page(text: str, tables: Mapping[str, Callable[[], str]], where: str) ->
     return _BLOCK.sub(fill, text)
 
 
-def list_tables(directory: Path = ledger.DIRECTORY) -> dict[str, Callable[[], str]]:
+def list_tables(root: Path, directory: Path) -> dict[str, Callable[[], str]]:
     """Every table that a page may ask for: one per question of the ledger, and the references."""
 
     def table_of(question: str) -> Callable[[], str]:
@@ -56,6 +56,7 @@ def list_tables(directory: Path = ledger.DIRECTORY) -> dict[str, Callable[[], st
 
     return {question: table_of(question) for question in ledger.list_questions(directory)} | {
         "questions": lambda: render_questions(directory),
+        "pages": lambda: render_pages(root / "docs"),
         "settings": render_settings,
         "errors": render_errors,
     }
@@ -68,7 +69,7 @@ def list_pages(root: Path = ROOT) -> list[Path]:
 
 def find_stale_pages(root: Path = ROOT, directory: Path = ledger.DIRECTORY) -> dict[Path, str]:
     """Each page that differs from what its sources say, with the text it should have."""
-    tables = list_tables(directory)
+    tables = list_tables(root, directory)
     stale = {}
     for page in list_pages(root):
         text = page.read_text()

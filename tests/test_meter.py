@@ -1,12 +1,10 @@
 """The ruler counts what happens while it is open, everywhere, exactly once."""
 
-import doctest
 import gc
 import json
 import mmap
 import os
 import signal
-import sys
 import threading
 import weakref
 
@@ -405,7 +403,3 @@ def test_the_table_shows_everything() -> None:
 def test_the_table_of_an_empty_meter_says_that_nothing_was_kept() -> None:
     table = Meter().table()
     assert table.row_count == 1
-
-
-def test_the_examples_of_the_module_hold() -> None:
-    assert doctest.testmod(sys.modules[Meter.__module__]).failed == 0

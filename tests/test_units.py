@@ -1,8 +1,5 @@
 """Bytes and seconds as people write and read them."""
 
-import doctest
-import sys
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -109,7 +106,3 @@ def test_bytes_shown_can_be_read_back(count_bytes: int) -> None:
 )
 def test_seconds_are_shown_in_a_readable_unit(seconds: float, text: str) -> None:
     assert format_seconds(seconds) == text
-
-
-def test_the_examples_of_the_module_hold() -> None:
-    assert doctest.testmod(sys.modules[parse_bytes.__module__]).failed == 0

@@ -1,6 +1,8 @@
 """The reference tables know every setting and every error."""
 
-from benchmarks.reference import list_errors, render_errors, render_settings
+from pathlib import Path
+
+from benchmarks.reference import list_errors, render_errors, render_pages, render_settings
 from shorthaul.settings import Settings
 
 
@@ -31,3 +33,15 @@ def test_every_error_has_a_row_with_the_builtins_that_catch_it() -> None:
         "the errno. |"
     ) in lines
     assert any(line.startswith("| `ShortReadError` | `OSError`, `EOFError` |") for line in lines)
+
+
+def test_every_page_has_a_row_with_its_first_sentence(tmp_path: Path) -> None:
+    (tmp_path / "README.md").write_text("# Index\n\nWords.\n")
+    (tmp_path / "rows.md").write_text("# Rows\n\nWhere rows\nlie. And more.\n\n## Use\n")
+    (tmp_path / "meter.md").write_text("# The meter\n\nCounts bytes: all of them\n")
+    assert render_pages(tmp_path) == (
+        "| page | what it tells |\n"
+        "| --- | --- |\n"
+        "| [The meter](meter.md) | Counts bytes: all of them |\n"
+        "| [Rows](rows.md) | Where rows lie. |"
+    )

@@ -110,4 +110,5 @@ def test_stale_pages_are_found_and_filled(tmp_path: Path) -> None:
 
 
 def test_references_are_tables_too(tmp_path: Path) -> None:
-    assert {"questions", "settings", "errors"} <= list_tables(tmp_path).keys()
+    tables = list_tables(tmp_path, tmp_path)
+    assert {"questions", "pages", "settings", "errors"} <= tables.keys()

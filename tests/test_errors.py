@@ -1,0 +1,174 @@
+"""Every error reads as a whole sentence: expected, got, where, what to do."""
+
+import copy
+import errno
+import inspect
+import pickle
+from pathlib import Path
+
+import pytest
+
+from shorthaul import errors
+from shorthaul.errors import (
+    BufferBudgetError,
+    CacheOwnershipError,
+    CompileError,
+    EngineUnavailableError,
+    ExplainError,
+    KernelArgumentError,
+    KernelLoadError,
+    KernelStatusError,
+    MissingExtraError,
+    NoCompilerError,
+    SettingError,
+    ShorthaulError,
+    ShortReadError,
+    StorageError,
+    UnknownSettingError,
+    UnsafeFileError,
+    WaitTimeoutError,
+)
+
+# One line for each class that builds its own sentence; test_every_sentence_is_read keeps it whole.
+GOLDEN: dict[ShorthaulError, str] = {
+    SettingError("SHORTHAUL_ENGINE", "fast", "expected one of auto, uring"): (
+        "SHORTHAUL_ENGINE is 'fast', but expected one of auto, uring."
+    ),
+    UnknownSettingError("speed", ("engine", "kernels")): (
+        "there is no setting `speed`; there are engine, kernels."
+    ),
+    MissingExtraError("triton", "gpu", "compiling for a GPU"): (
+        "compiling for a GPU needs the package `triton`, which is not installed.\n"
+        "  pip install 'shorthaul[gpu]'"
+    ),
+    ExplainError(42): (
+        "cannot explain 42: expected something that shorthaul made, such as a kernel."
+    ),
+    NoCompilerError(("$CXX", "g++", "clang++")): (
+        "no C++ compiler was found (looked for: $CXX, g++, clang++).\n"
+        "  Install g++ or clang++ (Debian: apt-get install g++), set CXX, or\n"
+        "  pip install 'shorthaul[compiler]'; `shorthaul doctor` shows what is found."
+    ),
+    CompileError(
+        "g++ 12.2.0",
+        "rows_gather_3f2a91bc",
+        Path("/c/3f2a91bc/kernel.cpp"),
+        Path("/c/3f2a91bc/compile.sh"),
+        "line 41: 'row_stop' was not declared in this scope",
+    ): (
+        "g++ 12.2.0 failed on rows_gather_3f2a91bc.\n"
+        "  source   /c/3f2a91bc/kernel.cpp\n"
+        "  command  /c/3f2a91bc/compile.sh\n"
+        "  first error: line 41: 'row_stop' was not declared in this scope"
+    ),
+    KernelLoadError(Path("/c/3f2a91bc/kernel.so"), "Operation not permitted"): (
+        "/c/3f2a91bc/kernel.so cannot be loaded: Operation not permitted.\n"
+        "  Where the file system is mounted `noexec`, point SHORTHAUL_CACHE at another one."
+    ),
+    CacheOwnershipError(Path("/c"), "it belongs to user 1001"): (
+        "the kernel cache /c is refused: it belongs to user 1001.\n"
+        "  It holds code that would be loaded into this process. Make it yours alone\n"
+        "  (chmod 700 /c) or point SHORTHAUL_CACHE at another directory."
+    ),
+    KernelArgumentError("rows_gather", "ids", "an int64 tensor", "a float32 tensor"): (
+        "rows_gather: argument `ids` must be an int64 tensor, got a float32 tensor."
+    ),
+    KernelStatusError("rows_gather", 7): "rows_gather returned status 7; expected 0.",
+    StorageError("write", "/scratch/spool", 4096, 8192, errno.ENOSPC, "Free some space."): (
+        "write of /scratch/spool failed at bytes 4,096 to 12,288: "
+        "ENOSPC (No space left on device).\n"
+        "  Free some space."
+    ),
+    ShortReadError("/data/features", 1_000_000, 4096, 512): (
+        "read of /data/features failed at bytes 1,000,000 to 1,004,096: "
+        "ENODATA (No data available).\n"
+        "  The file ends early: 512 of 4,096 bytes were there."
+    ),
+    UnsafeFileError("/scratch/spool", "it is a symbolic link"): (
+        "/scratch/spool is not opened: it is a symbolic link."
+    ),
+    EngineUnavailableError("uring", "io_uring is switched off"): (
+        "the uring engine cannot be used here: io_uring is switched off.\n"
+        "  Set SHORTHAUL_ENGINE=auto to take the best engine that works."
+    ),
+    WaitTimeoutError("the read of /data/features", 0.25): (
+        "the read of /data/features was not done after 0.25 s."
+    ),
+    BufferBudgetError(8 * 2**20, 2**20): (
+        "a buffer of 8.0 MiB (8,388,608 bytes) can never fit "
+        "the pool's budget of 1.0 MiB (1,048,576 bytes)."
+    ),
+}
+
+
+def _error_classes() -> list[type[ShorthaulError]]:
+    return [
+        each
+        for each in vars(errors).values()
+        if inspect.isclass(each) and issubclass(each, ShorthaulError)
+    ]
+
+
+def _name(value: object) -> str:
+    return type(value).__name__ if isinstance(value, ShorthaulError) else ""
+
+
+@pytest.mark.parametrize(("error", "text"), GOLDEN.items(), ids=_name)
+def test_the_whole_text(error: ShorthaulError, text: str) -> None:
+    assert str(error) == text
+
+
+def test_every_sentence_is_read() -> None:
+    building = {each for each in _error_classes() if "__init__" in vars(each)}
+    assert building == {type(each) for each in GOLDEN}
+
+
+@pytest.mark.parametrize("kind", _error_classes(), ids=lambda kind: kind.__name__)
+def test_each_is_also_the_builtin_that_a_caller_expects(kind: type[ShorthaulError]) -> None:
+    if kind is ShorthaulError:
+        return
+    builtins = [each for each in kind.__mro__ if each.__module__ == "builtins"]
+    assert set(builtins) - {object, BaseException, Exception}, f"{kind.__name__} has no builtin"
+
+
+@pytest.mark.parametrize("error", GOLDEN, ids=_name)
+@pytest.mark.parametrize(
+    "travel", [lambda error: pickle.loads(pickle.dumps(error)), copy.copy], ids=["pickle", "copy"]
+)
+def test_an_error_survives_the_way_between_processes(error: ShorthaulError, travel) -> None:
+    arrived = travel(error)
+    assert type(arrived) is type(error)
+    assert str(arrived) == str(error)
+    assert arrived.args == error.args
+    assert vars(arrived) == vars(error)
+    if isinstance(error, OSError):
+        assert isinstance(arrived, OSError)
+        assert (arrived.errno, arrived.filename) == (error.errno, error.filename)
+    if isinstance(error, ImportError):
+        assert isinstance(arrived, ImportError)
+        assert arrived.msg == error.msg
+
+
+def test_a_storage_error_is_an_os_error_with_its_facts() -> None:
+    error = StorageError("read", Path("/data/x"), 10, 20, errno.EIO)
+    assert (error.errno, error.filename) == (errno.EIO, "/data/x")
+    assert (error.action, error.offset_bytes, error.length_bytes) == ("read", 10, 20)
+    assert str(error) == "read of /data/x failed at bytes 10 to 30: EIO (Input/output error)."
+
+
+def test_a_storage_error_without_an_errno_says_so() -> None:
+    error = StorageError("read", "/data/x", 0, 1, 0)
+    assert str(error) == "read of /data/x failed at bytes 0 to 1: 0 (no errno)."
+
+
+def test_a_short_read_is_both_a_storage_error_and_an_end_of_file() -> None:
+    error = ShortReadError("/data/x", 0, 4096, 100)
+    assert isinstance(error, StorageError)
+    assert isinstance(error, EOFError)
+    assert error.got_bytes == 100
+
+
+def test_one_except_catches_them_all() -> None:
+    for error in GOLDEN:
+        with pytest.raises(ShorthaulError):
+            raise error
