@@ -15,6 +15,7 @@ from shorthaul.storage.file import StorageFile, open_file
 from shorthaul.storage.memory_engine import MemoryEngine
 from shorthaul.storage.thread_engine import ThreadEngine
 from shorthaul.storage.throttled_engine import ThrottledEngine, throttled_engine
+from shorthaul.storage.uring_engine import UringEngine
 
 __all__ = [
     "Buffer",
@@ -31,6 +32,7 @@ __all__ = [
     "ThreadEngine",
     "ThrottledEngine",
     "Ticket",
+    "UringEngine",
     "faulty_engine",
     "open_engine",
     "open_file",

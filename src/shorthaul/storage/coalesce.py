@@ -84,8 +84,14 @@ def plan_reads(
     ends = -(-(sorted_offsets + lengths[order]) // alignment_bytes) * alignment_bytes
     if end_bytes is not None:
         np.minimum(ends, end_bytes, out=ends)
-    reaches = np.maximum.accumulate(ends)  # how far the ranges so far reach together
-    gaps = starts[1:] - reaches[:-1]  # negative where ranges overlap
+    # Ranges that begin in the same block are one, as long as the longest: repeated rows end here.
+    is_first = np.append(True, starts[1:] != starts[:-1])
+    block_of_sorted = np.cumsum(is_first) - 1
+    block_firsts = np.flatnonzero(is_first)
+    starts = starts[block_firsts]
+    ends = np.maximum.reduceat(ends, block_firsts)
+    reaches = np.maximum.accumulate(ends)  # how far the blocks so far reach together
+    gaps = starts[1:] - reaches[:-1]  # negative where they overlap
     needed_bytes = int(reaches[-1] - starts[0] - gaps[gaps > 0].sum())
     bridged = _bridge(gaps, largest_gap_bytes, largest_waste, needed_bytes)
     firsts = _cut(starts, reaches, bridged, largest_request_bytes)
@@ -93,11 +99,11 @@ def plan_reads(
     request_offsets = starts[firsts]
     request_ends = reaches[np.append(firsts[1:], len(starts)) - 1]
     request_lengths = request_ends - request_offsets
-    request_of_sorted = np.zeros(len(starts), np.int64)
-    request_of_sorted[firsts[1:]] = 1
-    np.cumsum(request_of_sorted, out=request_of_sorted)
-    range_requests = np.empty_like(request_of_sorted)
-    range_requests[order] = request_of_sorted
+    request_of_block = np.zeros(len(starts), np.int64)
+    request_of_block[firsts[1:]] = 1
+    np.cumsum(request_of_block, out=request_of_block)
+    range_requests = np.empty_like(offsets)
+    range_requests[order] = request_of_block[block_of_sorted]
     is_merged = np.ones(len(gaps), bool)
     is_merged[firsts[1:] - 1] = False
     return ReadPlan(
@@ -158,14 +164,14 @@ def _cut(
     bridged: npt.NDArray[np.bool_],
     largest_request_bytes: int,
 ) -> Int64Array:
-    """The sorted range that begins each request."""
+    """The block that begins each request."""
     count = len(starts)
     firsts = np.append(0, np.flatnonzero(~bridged) + 1)
     lasts = np.append(firsts[1:], count) - 1
     if (reaches[lasts] - starts[firsts]).max() <= largest_request_bytes:
         return firsts
-    # Some merges are too long. A request that begins with range i takes every following range that
-    # stays within the limit, or within range i itself when that alone is longer.
+    # Some merges are too long. A request that begins with block i takes every following block that
+    # stays within the limit, or within block i itself when that alone is longer.
     limits = np.maximum(starts + largest_request_bytes, reaches)
     following = np.searchsorted(reaches, limits, side="right")
     group_ends = np.repeat(lasts + 1, lasts + 1 - firsts)

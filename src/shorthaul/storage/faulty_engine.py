@@ -23,7 +23,13 @@ from dataclasses import dataclass
 from typing import Literal
 
 from shorthaul.storage.engine import END_OF_FILE, Action, StorageEngine
-from shorthaul.storage.thread_engine import Job, Outcome, OuterEngine, Transfer
+from shorthaul.storage.thread_engine import (
+    IN_FLIGHT_BYTES,
+    Job,
+    Outcome,
+    OuterEngine,
+    Transfer,
+)
 
 Kind = Literal["errno", "short", "flip", "slow", "hang"]
 
@@ -68,11 +74,24 @@ class FaultyEngine(OuterEngine):
 
     name = "faulty"
 
-    def __init__(self, inner: StorageEngine, faults: Sequence[Fault], *, depth: int = 8) -> None:
+    def __init__(
+        self,
+        inner: StorageEngine,
+        faults: Sequence[Fault],
+        *,
+        depth: int = 8,
+        in_flight_bytes: int | str = IN_FLIGHT_BYTES,
+    ) -> None:
         self.faults = tuple(faults)
         self._released = threading.Event()
         # Pieces as long as any request, and of one range: a fault hits a whole request.
-        super().__init__(inner, depth=depth, piece_bytes=2**62, piece_ranges=1)
+        super().__init__(
+            inner,
+            depth=depth,
+            in_flight_bytes=in_flight_bytes,
+            piece_bytes=2**62,
+            piece_ranges=1,
+        )
 
     def _start_afresh(self) -> None:
         self._released = threading.Event()

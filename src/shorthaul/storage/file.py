@@ -129,10 +129,14 @@ class StorageFile:
             self._is_closed = True
             self._close_if_unused()
 
-    def hold(self) -> None:
-        """Keep the descriptors open for one more request."""
+    def hold(self, *, is_held: bool = False) -> None:
+        """Keep the descriptors open for one more request.
+
+        One that `is_held` is part of another request, and goes on after `close` as that does.
+        """
         with _requests_lock:
-            self._require_open()
+            if not is_held:
+                self._require_open()
             self._requests += 1
 
     def drop(self) -> None:

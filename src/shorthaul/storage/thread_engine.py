@@ -17,7 +17,7 @@ from abc import abstractmethod
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from shorthaul.errors import CancelledError, EngineClosedError
 from shorthaul.meter import record_stall
@@ -30,6 +30,7 @@ from shorthaul.storage.engine import (
     Span,
     StorageEngine,
     Ticket,
+    find_span,
 )
 from shorthaul.storage.file import StorageFile, choose_part
 from shorthaul.units import parse_bytes
@@ -213,37 +214,41 @@ class QueueEngine(StorageEngine):
     # Running
 
     def _run(self) -> None:
-        while True:
-            with self._lock:
-                piece = self._await_piece()
-                if piece is None:
-                    return
-                self._running += 1
-            try:
-                self._run_piece(piece)
-            except Exception as error:
-                piece.job.error = error
-            with self._lock:
-                self._running -= 1
-                if self._running == 0:
-                    self._quiet.notify_all()
-                job = piece.job
-                job.running -= 1
-                is_over = job.running == 0 and (job.handed_out == job.total or self._is_closing)
-            if is_over:
-                self._finish(job)
+        while self._run_next():
+            pass
+
+    def _run_next(self) -> bool:
+        """Do one piece; false at the end. Nothing of it is held while the next is awaited."""
+        with self._lock:
+            piece = self._await_piece()
+            if piece is None:
+                return False
+            self._running += 1
+        job = piece.job
+        try:
+            self._run_piece(piece)
+        except Exception as error:
+            job.error = error
+        with self._lock:
+            self._running -= 1
+            if self._running == 0:
+                self._quiet.notify_all()
+            job.running -= 1
+            is_over = job.running == 0 and (job.handed_out == job.total or self._is_closing)
+        if is_over:
+            self._finish(job)
+        return True
 
     def _await_piece(self) -> Piece | None:
-        while True:
-            seconds = None
+        while not self._is_closing:  # closing has emptied the queues
+            seconds = 0.0
             if not self._is_paused:
                 seconds = self._seconds_until_free()
                 piece = self._take_piece() if not seconds else None
                 if piece is not None:
                     return piece
-                if self._is_closing and not any(self._queues):
-                    return None
             self._work.wait(seconds or None)
+        return None
 
     def _seconds_until_free(self) -> float:
         """How long to start nothing; for engines that imitate slow disks."""
@@ -372,12 +377,18 @@ class OuterEngine(QueueEngine):
     moves_memory = False
 
     def __init__(
-        self, inner: StorageEngine, *, depth: int, piece_bytes: int, piece_ranges: int
+        self,
+        inner: StorageEngine,
+        *,
+        depth: int,
+        in_flight_bytes: int | str,
+        piece_bytes: int,
+        piece_ranges: int,
     ) -> None:
         self.inner = inner
         super().__init__(
             depth=depth,
-            in_flight_bytes=IN_FLIGHT_BYTES,
+            in_flight_bytes=in_flight_bytes,
             piece_bytes=piece_bytes,
             piece_ranges=piece_ranges,
         )
@@ -387,20 +398,23 @@ class OuterEngine(QueueEngine):
         return self._forward(job, transfer, job.memory[first : first + transfer.length_bytes])
 
     def _forward(self, job: Job, transfer: Transfer, memory: memoryview) -> Outcome:
-        request = job.request
-        submit = self.inner.write if request.is_write else self.inner.read
-        ticket = submit(
-            request.file,
-            transfer.offset_bytes,
-            memory,
-            priority=request.priority,
-            why=request.why,
+        span = find_span(memory, is_written=not job.request.is_write)
+        ticket = self._ask(
+            job, span=span, offset_bytes=transfer.offset_bytes, length_bytes=span.length_bytes
         )
-        self.inner._wait_for(ticket, None)
         if ticket.failures:
             return Outcome(ticket.failures[0].moved_bytes, ticket.failures[0].code)
-        ticket.wait()  # raises where it ended in another way
         return Outcome(transfer.length_bytes)
+
+    def _ask(self, job: Job, *, length_bytes: int, **changes: Any) -> Ticket:
+        """Have the inner engine do part of a request, and wait; failures are in the ticket."""
+        job.request.file.hold(is_held=True)
+        part = {"batch": None, "length_bytes": length_bytes} | changes
+        ticket = self.inner._submit(replace(job.request, **part))
+        self.inner._wait_for(ticket, None)
+        if not ticket.failures:
+            ticket.wait()  # raises where it was cut short: the inner engine was closed
+        return ticket
 
     def close(self) -> None:
         """Close this engine, then the one inside."""

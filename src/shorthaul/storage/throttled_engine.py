@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import time
 
-from shorthaul.storage.engine import StorageEngine
-from shorthaul.storage.thread_engine import Job, OuterEngine, Piece
+from shorthaul.storage.engine import Batch, StorageEngine
+from shorthaul.storage.thread_engine import IN_FLIGHT_BYTES, Job, OuterEngine, Piece
 from shorthaul.units import format_seconds
 
 # Short sleeps are inexact, so the disk may be busy this far ahead before nothing more is started.
@@ -31,6 +31,7 @@ class ThrottledEngine(OuterEngine):
         latency_seconds: float = 0.0,
         *,
         depth: int = 32,
+        in_flight_bytes: int | str = IN_FLIGHT_BYTES,
     ) -> None:
         if not bytes_per_second > 0 or latency_seconds < 0:
             raise ValueError(
@@ -42,7 +43,13 @@ class ThrottledEngine(OuterEngine):
         self._free_at = 0.0
         self._done_at: dict[tuple[Job, int], float] = {}
         # Small pieces: an urgent request waits for one of them at most.
-        super().__init__(inner, depth=depth, piece_bytes=2**20, piece_ranges=64)
+        super().__init__(
+            inner,
+            depth=depth,
+            in_flight_bytes=in_flight_bytes,
+            piece_bytes=2**20,
+            piece_ranges=64,
+        )
 
     def _seconds_until_free(self) -> float:
         return max(0.0, self._free_at - time.monotonic() - _AHEAD_SECONDS)
@@ -69,21 +76,9 @@ class ThrottledEngine(OuterEngine):
     def _run_ranges(self, piece: Piece) -> None:
         """Hand the ranges on together: one by one, Python would be the slow disk."""
         job, first, last = piece
-        request = job.request
-        assert request.batch is not None
-        offsets, lengths, positions = (each[first:last] for each in request.batch)
-        ticket = self.inner.read_many(
-            request.file,
-            offsets,
-            lengths,
-            job.memory,
-            positions,
-            priority=request.priority,
-            why=request.why,
-        )
-        self.inner._wait_for(ticket, None)
-        if not ticket.failures:
-            ticket.wait()  # raises where it ended in another way than by failing
+        assert job.request.batch is not None
+        batch = Batch(*(each[first:last] for each in job.request.batch))
+        ticket = self._ask(job, length_bytes=int(batch.lengths_bytes.sum()), batch=batch)
         with self._lock:
             job.moved_bytes += ticket._moved_bytes
             for failure in ticket.failures:

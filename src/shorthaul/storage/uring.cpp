@@ -381,7 +381,7 @@ class Engine {
 
 #ifdef SHORTHAUL_INJECT
     // For tests: what the next completions say instead. Negative: an errno. Positive: at most that
-    // many bytes. 0: as it was.
+    // many bytes. 0: as it was. 2^62: nothing moved.
     void inject(const int64_t* results, int64_t count) {
         std::lock_guard<std::mutex> lock(mutex_);
         injected_.assign(results, results + count);
@@ -711,7 +711,7 @@ class Engine {
                 int64_t said = injected_.front();
                 injected_.pop_front();
                 if (said < 0) result = said;
-                if (said > 0) result = std::min(result, said);
+                if (said > 0) result = said == int64_t(1) << 62 ? 0 : std::min(result, said);
             }
         }
 #endif

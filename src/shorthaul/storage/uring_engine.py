@@ -104,8 +104,8 @@ class RingLibrary:
     """
 
     def __init__(self, source: CppSource) -> None:
-        path = str(load_kernel(source).entry.library)
-        keeping, letting_go = ctypes.PyDLL(path), ctypes.CDLL(path)
+        self.path = str(load_kernel(source).entry.library)
+        keeping, letting_go = ctypes.PyDLL(self.path), ctypes.CDLL(self.path)
         self._bind(keeping, _QUICK)
         self._bind(letting_go, _SLOW)
         self.submit_or_wait = letting_go["ring_submit"]
@@ -357,6 +357,13 @@ class UringEngine(StorageEngine):
         """What was done so far, and what is in flight now."""
         if self._ring is None:
             return EngineStats(0, 0, 0, 0, 0, 0, 0, 0)
+        return EngineStats(*self._count()[:8])
+
+    def count_enter_calls(self) -> int:
+        """How often the kernel was entered: batches need few calls, and an idle engine none."""
+        return self._count()[8]
+
+    def _count(self) -> list[int]:
         facts = (ctypes.c_int64 * 9)()
         self._library.ring_stats(self._ring, ctypes.addressof(facts))
-        return EngineStats(*facts[:8])
+        return list(facts)
