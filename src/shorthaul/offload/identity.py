@@ -1,0 +1,150 @@
+"""Which saved tensors are the same memory, and how one of them looks at it.
+
+The published key (time stamp, dtype, shape, strides, device) takes two views of one storage at
+different offsets for the same tensor; fused query, key and value projections then exchange their
+gradients in silence. Here a storage is identified by its own address, which a weak reference keeps
+from being reused, and by its version: memory that was changed in place is other memory.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.multiprocessing.reductions import StorageWeakRef
+
+# The range of a view is moved alone only when it is a small part of its storage. Otherwise all of
+# the storage is, so that other views of it (key and value beside a query) need no move of their own.
+SMALL_PART = 0.5
+
+
+@dataclass(frozen=True)
+class StorageKey:
+    """One range of one storage in one version."""
+
+    storage: int  # address of the storage's C++ object
+    version: int
+    start_bytes: int
+    length_bytes: int
+
+
+@dataclass(frozen=True)
+class View:
+    """How a tensor looks at the bytes of a range."""
+
+    dtype: torch.dtype
+    size: torch.Size
+    stride: tuple[int, ...]
+    offset: int  # elements from the start of the range
+    is_conjugated: bool
+    is_negated: bool
+
+    def build(self, storage: torch.UntypedStorage, start_bytes: int) -> torch.Tensor:
+        """The tensor again, over `storage`, in which the range starts at `start_bytes`."""
+        tensor = torch.empty(0, dtype=self.dtype, device=storage.device)
+        offset = self.offset + start_bytes // self.dtype.itemsize
+        tensor.set_(storage, offset, self.size, self.stride)
+        if self.is_conjugated:
+            tensor = tensor.conj()
+        return torch._neg_view(tensor) if self.is_negated else tensor
+
+
+def find_key(tensor: torch.Tensor) -> StorageKey:
+    """The range of storage that must be moved so that `tensor` can be built again."""
+    storage = tensor.untyped_storage()
+    storage_bytes = storage.nbytes()
+    start, length = 0, storage_bytes
+    extent = 1 + sum(
+        (size - 1) * step for size, step in zip(tensor.shape, tensor.stride(), strict=True)
+    )
+    extent_bytes = extent * tensor.itemsize
+    if extent_bytes < SMALL_PART * storage_bytes:
+        start, length = int(tensor.storage_offset()) * tensor.itemsize, extent_bytes
+    return StorageKey(storage._cdata, tensor._version, start, length)
+
+
+def find_view(tensor: torch.Tensor, key: StorageKey) -> View:
+    """How `tensor` looks at the range that `key` names."""
+    return View(
+        tensor.dtype,
+        tensor.shape,
+        tensor.stride(),
+        int(tensor.storage_offset()) - key.start_bytes // tensor.itemsize,
+        tensor.is_conj(),
+        tensor.is_neg(),
+    )
+
+
+def bytes_of_range(tensor: torch.Tensor, key: StorageKey) -> torch.Tensor:
+    """The bytes of the range as a flat tensor that shares them and keeps the storage alive."""
+    flat = torch.empty(0, dtype=torch.uint8, device=tensor.device)
+    return flat.set_(tensor.untyped_storage(), key.start_bytes, (key.length_bytes,), (1,))
+
+
+def why_not_movable(tensor: torch.Tensor) -> str | None:
+    """Why a saved tensor has to stay as it is; `None` when it may be moved.
+
+    | tensor                                  | stays because                                     |
+    | parameter, or a view of one             | it lives anyway, and its owner may replace it     |
+    | leaf that requires a gradient           | the same: a parameter by another name             |
+    | subclass                                | only its author knows what it is made of          |
+    | sparse, nested, quantised, meta, fake   | it has no one range of memory                     |
+    """
+    if isinstance(tensor, torch.nn.Parameter) or (tensor.is_leaf and tensor.requires_grad):
+        return "parameter"
+    base = tensor._base
+    if base is not None and (
+        isinstance(base, torch.nn.Parameter) or (base.is_leaf and base.requires_grad)
+    ):
+        return "parameter"
+    if type(tensor) is not torch.Tensor:
+        return "subclass"
+    if tensor.layout is not torch.strided or tensor.is_quantized or tensor.device.type == "meta":
+        return "no plain memory"
+    return None
+
+
+class VersionWitness:
+    """Knows whether a tensor was changed in place, without keeping its memory.
+
+    An empty tensor that shares the version counter: autograd's own check is switched off for tensors
+    that pass through hooks, and the memory itself is to be given up.
+    """
+
+    __slots__ = ("_counter", "description", "version")
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self.version: int = tensor._version
+        self.description = f"{tensor.type()} {list(tensor.shape)}"
+        self._counter = tensor.detach()
+        self._counter.data = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
+
+    @property
+    def current_version(self) -> int:
+        """The version that the tensor has now."""
+        return self._counter._version
+
+
+class StorageReference:
+    """A weak reference to a storage: it keeps the address from being reused, not the memory."""
+
+    __slots__ = ("_reference",)
+
+    def __init__(self, storage: torch.UntypedStorage) -> None:
+        self._reference: Any = StorageWeakRef(storage)  # type: ignore[no-untyped-call]
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether anybody still holds the storage."""
+        return not self._reference.expired()
+
+    def revive(self, needed_bytes: int) -> torch.UntypedStorage | None:
+        """The storage itself, if it lives and still has `needed_bytes`.
+
+        Owners such as FSDP shrink a storage to nothing between its uses.
+        """
+        storage: torch.UntypedStorage | None = torch.UntypedStorage._new_with_weak_ptr(
+            self._reference.cdata
+        )
+        return storage if storage is not None and storage.nbytes() >= needed_bytes else None

@@ -1,0 +1,200 @@
+"""Which saved tensors leave memory.
+
+| policy     | offloads                                                                          |
+| `all`      | everything that is large enough                                                   |
+| `auto`     | without a budget everything; with one, what the plan of the last steps says       |
+| `ssdtrain` | the published adaptive rule: a prefix that the disk can take, decided once        |
+| a callable | whatever it returns true for, given a `SavedTensor`                               |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from shorthaul.offload.planner import Measured, Plan, explain_drift, plan_step
+from shorthaul.offload.prefetch import ForwardPass
+from shorthaul.offload.simulation import Decision, Disk, Unit
+from shorthaul.offload.spool import round_to_blocks
+
+
+@dataclass(frozen=True)
+class SavedTensor:
+    """What a policy is told about a storage that autograd is saving."""
+
+    size_bytes: int
+    dtype: str
+    shape: tuple[int, ...]
+    scope: str  # the modules around it, such as `GPT.Block.Linear`
+    position: int  # how many were saved before it in this forward pass
+
+
+class Policy(Protocol):
+    """Decides for each storage as it is saved, and learns from forward passes that are over."""
+
+    name: str
+
+    def prepare(self) -> None:
+        """Called once, before the first tensor is saved."""
+
+    def should_offload(self, saved: SavedTensor) -> bool:
+        """Whether this one leaves memory."""
+
+    def learn(self, finished: ForwardPass) -> None:
+        """A forward pass and its backward pass are over."""
+
+    def explain(self) -> str:
+        """What is being done now, and why."""
+
+
+class OffloadAll:
+    """Everything that is large enough leaves memory."""
+
+    name = "all"
+
+    def prepare(self) -> None:
+        """Nothing to prepare."""
+
+    def should_offload(self, saved: SavedTensor) -> bool:
+        """Always."""
+        return saved.size_bytes > 0
+
+    def learn(self, finished: ForwardPass) -> None:
+        """Nothing to learn."""
+
+    def explain(self) -> str:
+        """One sentence."""
+        return "everything of at least `minimum_bytes` is offloaded"
+
+
+class OffloadChosen:
+    """What the user's function returns true for leaves memory."""
+
+    name = "callable"
+
+    def __init__(self, choose: Callable[[SavedTensor], bool]) -> None:
+        self._choose = choose
+
+    def prepare(self) -> None:
+        """Nothing to prepare."""
+
+    def should_offload(self, saved: SavedTensor) -> bool:
+        """Whatever the function says."""
+        return bool(self._choose(saved))
+
+    def learn(self, finished: ForwardPass) -> None:
+        """Nothing to learn."""
+
+    def explain(self) -> str:
+        """One sentence."""
+        return f"{self._choose!r} decides"
+
+
+class OffloadPlanned:
+    """Under a budget: the first pass offloads everything, later ones follow a plan made from it.
+
+    A plan is for one sequence of sizes. Where a pass departs from it, everything is offloaded, which
+    fits any budget that can work at all.
+    """
+
+    name = "auto"
+
+    def __init__(
+        self,
+        *,
+        budget_bytes: int,
+        in_flight_bytes: int,
+        prefetch_bytes: int,
+        measure_disk: Callable[[], Disk | None],
+        endurance_bytes_per_step: Callable[[], int | None] = lambda: None,
+    ) -> None:
+        self.plan: Plan | None = None
+        self.plans_made = 0
+        self.drift: tuple[str, ...] = ()
+        self._budget_bytes = budget_bytes
+        self._in_flight_bytes, self._prefetch_bytes = in_flight_bytes, prefetch_bytes
+        self._measure_disk = measure_disk
+        self._endurance_bytes_per_step = endurance_bytes_per_step
+        self._disk: Disk | None = None
+        self._measured: Measured | None = None
+
+    def prepare(self) -> None:
+        """Measure the disk while nothing is in memory yet."""
+        self._disk = self._measure_disk()
+
+    def should_offload(self, saved: SavedTensor) -> bool:
+        """As planned for a storage of this size at this position."""
+        plan = self.plan
+        if plan is None or saved.position >= len(plan.units):
+            return True
+        if plan.units[saved.position].size_bytes != saved.size_bytes:
+            return True
+        return plan.decisions[saved.position] is not Decision.KEEP
+
+    def learn(self, finished: ForwardPass) -> None:
+        """Plan when there is no plan yet, or when sizes, times or the disk have drifted."""
+        units = units_of(finished)
+        self._disk = self._disk or self._measure_disk()
+        if not units or self._disk is None:
+            return
+        latest = Measured(
+            self._disk.write_bytes_per_second,
+            self._disk.read_bytes_per_second,
+            max(unit.last_use_at_seconds for unit in units),
+            sum(unit.size_bytes for unit in units),
+        )
+        self._measured = latest if self._measured is None else self._measured.smoothed(latest)
+        if self.plan is not None:
+            self.drift = explain_drift(self.plan, self._measured)
+            if not self.drift:
+                return
+            self._disk = self._measure_disk() or self._disk
+            self._measured = latest
+        self.plans_made += 1
+        self.plan = plan_step(
+            units,
+            budget_bytes=self._budget_bytes,
+            disk=self._disk,
+            in_flight_bytes=self._in_flight_bytes,
+            prefetch_bytes=self._prefetch_bytes,
+            endurance_bytes_per_step=self._endurance_bytes_per_step(),
+        )
+
+    def explain(self) -> str:
+        """The plan, or why there is none yet."""
+        if self.plan is None:
+            return (
+                "no plan yet: everything is offloaded until one forward and backward pass is over"
+            )
+        made = f"plan number {self.plans_made}"
+        if self.drift:
+            made += f", made because of drift ({'; '.join(self.drift)})"
+        return f"{made}\n{self.plan.explain()}"
+
+
+def units_of(finished: ForwardPass) -> list[Unit]:
+    """The storages of a pass with the times at which they were saved and used.
+
+    One that was never used counts as used at the end: it was held until then.
+    """
+    if not finished.packed_at:
+        return []
+    started = finished.packed_at[0]
+    end = max([last for _, last in finished.used_at.values()], default=finished.packed_at[-1])
+    units = []
+    for position, (size, name, packed) in enumerate(
+        zip(finished.sizes, finished.names, finished.packed_at, strict=True)
+    ):
+        first, last = finished.used_at.get(position, (end, end))
+        units.append(
+            Unit(
+                name,
+                size,
+                round_to_blocks(size),
+                packed - started,
+                max(packed, first) - started,
+                max(packed, last) - started,
+            )
+        )
+    return units

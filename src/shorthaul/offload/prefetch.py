@@ -1,0 +1,166 @@
+"""In which order records will be needed again.
+
+PyTorch promises no order for the backward pass, but one step is like the last. The records packed
+between two backward passes make one forward pass; what was unpacked in it, and in which order, is
+remembered by the sizes it was made of, and is the guess for the next pass of the same sizes. The
+first guess is the reverse of packing. A wrong guess costs one read on demand.
+"""
+
+from __future__ import annotations
+
+import collections
+import time
+import weakref
+from collections.abc import Iterator, Sequence
+
+from shorthaul.offload.record import Record
+
+REMEMBERED_PASSES = 64
+
+
+class ForwardPass:
+    """The records packed with no unpacking in between, and how far their backward pass is."""
+
+    def __init__(self, tag: object = None) -> None:
+        self.tag = tag
+        self.sizes: list[int] = []
+        self.names: list[str] = []
+        self.packed_at: list[float] = []  # seconds of the monotonic clock
+        self.used_at: dict[int, tuple[float, float]] = {}  # first and last use, by position
+        self.used: list[int] = []  # positions, in the order of their first use
+        self._records: list[weakref.ref[Record]] = []
+        self._seen: set[int] = set()
+        self._order: list[int] | None = None
+        self._rank: dict[int, int] = {}
+
+    @property
+    def next_position(self) -> int:
+        """The position of the record that is packed next."""
+        return len(self.sizes)
+
+    def add(self, record: Record) -> None:
+        """A record was packed."""
+        self.sizes.append(record.size_bytes)
+        self.names.append(f"{record.position}: {record.scope}")
+        self.packed_at.append(time.perf_counter())
+        self._records.append(weakref.ref(record))
+
+    def note_use(self, position: int) -> None:
+        """A record was unpacked."""
+        now = time.perf_counter()
+        first, _ = self.used_at.setdefault(position, (now, now))
+        self.used_at[position] = (first, now)
+        if position not in self._seen:
+            self._seen.add(position)
+            self.used.append(position)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether every record has been used, or is no longer needed by anybody."""
+        return len(self.used) == len(self.sizes) or not any(each() for each in self._records)
+
+    def expect(self, order: Sequence[int]) -> None:
+        """Guess that records will be needed in this order of positions."""
+        self._order = list(order)
+        self._rank = {position: rank for rank, position in enumerate(self._order)}
+
+    @property
+    def has_expectation(self) -> bool:
+        """Whether `expect` has been called."""
+        return self._order is not None
+
+    def upcoming(self, position: int | None) -> Iterator[Record]:
+        """Living records expected after `position` (`None`: from the start), the next one first."""
+        order = self._order or []
+        start = 0 if position is None else self._rank.get(position, -1) + 1
+        for each in order[start:]:
+            record = self._records[each]() if each not in self._seen else None
+            if record is not None:
+                yield record
+
+
+class BackwardOrder:
+    """Forward passes under way, and the orders learned from those that are over."""
+
+    def __init__(self) -> None:
+        self.current = ForwardPass()
+        self.waiting: collections.OrderedDict[int, ForwardPass] = collections.OrderedDict()
+        self.hinted: ForwardPass | None = None
+        self.last_over: ForwardPass | None = None
+        self._learned: collections.OrderedDict[tuple[int, ...], list[int]] = (
+            collections.OrderedDict()
+        )
+        self._pass_of: weakref.WeakKeyDictionary[Record, ForwardPass] = weakref.WeakKeyDictionary()
+        self._is_in_backward = False
+        self._tag: object = None
+
+    def note_packed(self, record: Record) -> None:
+        """A record was packed; after an unpacking, that begins another forward pass."""
+        self.begin_pass_if_needed()
+        self.current.add(record)
+        self._pass_of[record] = self.current
+        self.waiting[id(self.current)] = self.current
+
+    def begin_pass_if_needed(self) -> None:
+        """Start another forward pass if the last event was an unpacking."""
+        if self._is_in_backward:
+            self._is_in_backward = False
+            self.current = ForwardPass(self._tag)
+            for each in [each for each in self.waiting.values() if each.is_over]:
+                self._learn(each)
+
+    def mark(self, tag: object) -> None:
+        """Records packed from now on belong to the micro-batch `tag`."""
+        self._tag = tag
+        if self.current.sizes:
+            self.current = ForwardPass(tag)
+        else:
+            self.current.tag = tag
+
+    def hint(self, tag: object) -> ForwardPass | None:
+        """The backward pass of micro-batch `tag` comes next."""
+        found = [each for each in self.waiting.values() if each.tag == tag]
+        self.hinted = found[0] if found else None
+        if self.hinted is not None:
+            self._prepare(self.hinted)
+        return self.hinted
+
+    def note_unpacked(self, record: Record) -> Iterator[Record]:
+        """A record was unpacked; gives those expected after it, the next one first."""
+        self._is_in_backward = True
+        own = self._pass_of.get(record)
+        if own is None:
+            return iter(())
+        self._prepare(own)
+        own.note_use(record.position)
+        if own.is_over:
+            self._learn(own)
+        return self._following(own, record.position)
+
+    def _following(self, own: ForwardPass, position: int) -> Iterator[Record]:
+        yield from own.upcoming(position)
+        # Then the pass that was named, else the oldest one that waits: the order of 1F1B schedules.
+        after = self.hinted or next(
+            (each for each in self.waiting.values() if each is not own and not each.used), None
+        )
+        if after is not None and after is not own and after is not self.current:
+            self._prepare(after)
+            yield from after.upcoming(None)
+
+    def _prepare(self, own: ForwardPass) -> None:
+        if not own.has_expectation:
+            learned = self._learned.get(tuple(own.sizes))
+            own.expect(learned if learned is not None else range(len(own.sizes) - 1, -1, -1))
+
+    def _learn(self, own: ForwardPass) -> None:
+        """The backward pass of `own` is over: remember its order."""
+        self.waiting.pop(id(own), None)
+        if self.hinted is own:
+            self.hinted = None
+        self.last_over = own
+        signature = tuple(own.sizes)
+        unused = [position for position in range(len(own.sizes)) if position not in own.used_at]
+        self._learned[signature] = own.used + unused
+        self._learned.move_to_end(signature)
+        while len(self._learned) > REMEMBERED_PASSES:
+            self._learned.popitem(last=False)

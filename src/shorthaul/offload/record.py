@@ -1,0 +1,99 @@
+"""One saved storage on its way out of memory and back.
+
+A record's state only moves forward::
+
+    KEPT                                  decided at packing, or the disk would not take it
+    STORING -> STORED                     the bytes are safe on disk; memory is given up only now
+    STORING -> KEPT                       needed before it was written, or the write failed
+
+Bringing it back is not a state: it may happen any number of times (retain_graph), and what is back
+belongs to whoever uses it.
+
+The packed object that autograd keeps is a `Handle`. Its lifetime is the graph's, and a record's is
+that of its handles: a dropped graph, an exception in forward or a finished backward frees what it
+should, with nothing to reset.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import torch
+
+from shorthaul.errors import InPlaceChangeError
+from shorthaul.offload.identity import StorageKey, StorageReference, VersionWitness, View
+from shorthaul.offload.spool import Slot
+from shorthaul.storage.buffer_pool import Buffer
+from shorthaul.storage.engine import Ticket
+
+
+class State(enum.Enum):
+    """Where the bytes of a record are."""
+
+    KEPT = "kept"
+    STORING = "storing"
+    STORED = "stored"
+
+
+_ALLOWED = {(State.STORING, State.STORED), (State.STORING, State.KEPT)}
+
+
+@dataclass(eq=False)
+class Load:
+    """A record's bytes on their way back: a buffer, and tickets that fill it."""
+
+    buffer: Buffer
+    tickets: tuple[Ticket, ...]
+
+
+@dataclass(eq=False)
+class Record:
+    """One range of one storage that autograd saved, in one or more tensors."""
+
+    key: StorageKey
+    label: str  # what it is, for people: dtype and shape of the first tensor, and its module
+    scope: str
+    original: StorageReference
+    state: State
+    position: int  # in the order of packing of its forward pass
+    is_counted: bool = False  # whether its bytes are among the kept ones
+    kept: torch.Tensor | None = None  # KEPT: the bytes, in the storage they were found in
+    buffer: Buffer | None = None  # STORING, or KEPT after a store that did not happen
+    stores: tuple[Ticket, ...] = ()
+    slots: tuple[Slot, ...] = ()
+    checksum: int | None = None
+    restored: StorageReference | None = None  # the storage handed out last, if it still lives
+    load: Load | None = None  # a prefetch that nobody has asked for yet
+    on_forgotten: Callable[[Record], None] | None = field(default=None, repr=False)
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of the range."""
+        return self.key.length_bytes
+
+    def move_to(self, state: State) -> None:
+        """Change state, in an allowed direction only."""
+        if (self.state, state) not in _ALLOWED:
+            raise ValueError(f"a record cannot go from {self.state.value} to {state.value}")
+        self.state = state
+
+    def __del__(self) -> None:
+        if self.on_forgotten is not None:
+            self.on_forgotten(self)
+
+
+class Handle:
+    """What autograd keeps in place of a saved tensor."""
+
+    __slots__ = ("__weakref__", "record", "view", "witness")
+
+    def __init__(self, record: Record, view: View, witness: VersionWitness) -> None:
+        self.record, self.view, self.witness = record, view, witness
+
+    def require_unchanged(self) -> None:
+        """Raise autograd's error for a tensor that was changed in place after it was saved."""
+        current = self.witness.current_version
+        if current != self.witness.version:
+            raise InPlaceChangeError(self.witness.description, current, self.witness.version)

@@ -1,0 +1,69 @@
+"""What offloading did, for people and for machines."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any
+
+from rich.table import Table
+
+from shorthaul.offload.store import Counts
+from shorthaul.units import format_bytes, format_seconds
+
+
+@dataclass(frozen=True)
+class OffloadReport:
+    """The state of one `sh.offload_activations` when it was asked."""
+
+    counts: Counts
+    live_bytes: int
+    disk_bytes: int
+    small_count: int
+    minimum_bytes: int
+    stall_seconds: float
+    refusal: str | None
+    policy: str
+    explanation: str
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, for JSON and for ledgers."""
+        return dataclasses.asdict(self)
+
+    def table(self) -> Table:
+        """The same as a table for `rich.print`."""
+        counts = self.counts
+        table = Table(title=f"offloaded activations (policy: {self.policy})")
+        table.add_column("what")
+        table.add_column("tensors", justify="right")
+        table.add_column("amount", justify="right")
+        rows: list[tuple[str, int | None, str]] = [
+            ("peak in memory if all were kept", None, format_bytes(counts.peak_saved_bytes)),
+            ("peak in memory", None, format_bytes(counts.peak_live_bytes)),
+            ("in memory now", None, format_bytes(self.live_bytes)),
+            ("on disk now", None, format_bytes(self.disk_bytes)),
+            ("offloaded", counts.offloaded, format_bytes(counts.offloaded_bytes)),
+            ("kept", counts.kept, format_bytes(counts.kept_bytes)),
+            (
+                "saved twice, stored once",
+                counts.deduplicated,
+                format_bytes(counts.deduplicated_bytes),
+            ),
+            ("used while being written", counts.forwarded, format_bytes(counts.forwarded_bytes)),
+            ("stores called off", counts.cancelled_stores, ""),
+            ("still alive when needed", counts.found_alive, ""),
+            ("written", None, format_bytes(counts.written_bytes)),
+            ("read", None, format_bytes(counts.read_bytes)),
+            ("prefetched", counts.prefetched, ""),
+            ("read on demand", counts.demand_reads, ""),
+            ("waited for", None, format_seconds(self.stall_seconds)),
+            (f"below {format_bytes(self.minimum_bytes)}, left alone", self.small_count, ""),
+        ]
+        rows += [(f"left alone: {why}", times, "") for why, times in counts.left_alone.items()]
+        if self.refusal is not None:
+            rows.append(
+                (f"kept, as the disk takes no more: {self.refusal}", counts.refused_stores, "")
+            )
+        for what, tensors, amount in rows:
+            table.add_row(what, "" if tensors is None else f"{tensors:,}", amount)
+        return table

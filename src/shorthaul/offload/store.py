@@ -1,0 +1,515 @@
+"""Moves records out of memory and back, within a budget, and never loses one.
+
+Nothing here runs in a thread of its own: the storage engine works in the background, and what it has
+finished is taken note of at the next event (a tensor packed or unpacked), which is also the first
+time that anybody could use the room. The rules:
+
+- memory is given up only after every byte has been written;
+- live bytes (kept, being written, brought back) never exceed the budget: a store waits for earlier
+  ones, a load takes the place of prefetches that nobody asked for yet, and what cannot fit is an
+  error before it is allocated;
+- a slot is used again only when nothing reads or writes it any more.
+"""
+
+from __future__ import annotations
+
+import collections
+import errno
+import logging
+import threading
+import weakref
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+
+from shorthaul.errors import (
+    ActivationLostError,
+    CancelledError,
+    OffloadBudgetError,
+    SpoolFullError,
+    StorageError,
+)
+from shorthaul.meter import record_kept
+from shorthaul.offload.copying import Copier
+from shorthaul.offload.identity import StorageKey, StorageReference, bytes_of_range
+from shorthaul.offload.record import Load, Record, State
+from shorthaul.offload.spool import Slot, SpoolSet, round_to_blocks
+from shorthaul.storage.buffer_pool import Buffer, BufferPool, choose_class_bytes
+from shorthaul.storage.engine import Priority, StorageEngine, Ticket
+
+_log = logging.getLogger("shorthaul")
+
+WHY = "activations"
+# After this many failed writes the disk is not asked again: the next one would fail too.
+TOLERATED_FAILURES = 3
+
+
+@dataclass
+class Counts:
+    """What happened to saved tensors so far; `report` shows them."""
+
+    offloaded: int = 0
+    offloaded_bytes: int = 0
+    kept: int = 0
+    kept_bytes: int = 0
+    deduplicated: int = 0
+    deduplicated_bytes: int = 0
+    forwarded: int = 0  # used while their store was still under way
+    forwarded_bytes: int = 0
+    cancelled_stores: int = 0
+    written_bytes: int = 0
+    read_bytes: int = 0
+    prefetched: int = 0
+    demand_reads: int = 0
+    found_alive: int = 0  # needed again while somebody else still held the memory
+    refused_stores: int = 0  # the disk was full or failed; kept in memory instead
+    peak_live_bytes: int = 0
+    peak_saved_bytes: int = 0  # what would have been live if everything had been kept
+    left_alone: collections.Counter[str] = field(default_factory=collections.Counter)
+
+
+@dataclass(eq=False)
+class _Store:
+    """A write under way. It does not keep its record alive."""
+
+    record: weakref.ref[Record]
+    tickets: tuple[Ticket, ...]
+    slots: tuple[Slot, ...]
+    size_bytes: int
+
+
+@dataclass(frozen=True)
+class _Remains:
+    """What a record that nobody needs any more leaves behind."""
+
+    state: State
+    key: StorageKey
+    slots: tuple[Slot, ...]
+    stores: tuple[Ticket, ...]
+    loads: tuple[Ticket, ...]
+    counted_bytes: int
+    original: StorageReference
+
+
+class ActivationStore:
+    """Everything that one offloading context moves and keeps."""
+
+    def __init__(
+        self,
+        reader: StorageEngine,
+        writer: StorageEngine,
+        pool: BufferPool,
+        spools: SpoolSet,
+        *,
+        budget_bytes: int | None,
+        in_flight_bytes: int,
+        prefetch_bytes: int,
+        has_checksums: bool,
+        raises_when_full: bool,
+    ) -> None:
+        self.reader, self.writer, self.pool, self.spools = reader, writer, pool, spools
+        self.budget_bytes = budget_bytes
+        self.in_flight_bytes, self.prefetch_bytes = in_flight_bytes, prefetch_bytes
+        self.has_checksums, self.raises_when_full = has_checksums, raises_when_full
+        self.lock = threading.RLock()
+        self.counts = Counts()
+        self.refusal: str | None = None  # why the disk takes no more, once it does not
+        self._copier = Copier()
+        self._records: weakref.WeakValueDictionary[StorageKey, Record] = (
+            weakref.WeakValueDictionary()
+        )
+        self._stores: collections.deque[_Store] = collections.deque()
+        self._loading: weakref.WeakSet[Record] = weakref.WeakSet()
+        self._draining: list[tuple[tuple[Ticket, ...], tuple[Slot, ...]]] = []
+        # Appended to from wherever a record dies, perhaps inside this class: no lock, no allocation.
+        self._forgotten: collections.deque[_Remains] = collections.deque()
+        self._living: dict[int, StorageReference] = {}
+        self._kept_bytes = 0
+        self._saved_bytes = 0
+        self._failures = 0
+        weakref.finalize(self, _close_all, reader, writer, spools, pool)
+
+    # What is live
+
+    @property
+    def live_bytes(self) -> int:
+        """Activation bytes in memory on account of this store: kept, in flight, brought back."""
+        return self._kept_bytes + self.pool.in_use_bytes
+
+    @property
+    def used_slots_bytes(self) -> int:
+        """Bytes of disk in use."""
+        return self.spools.used_bytes
+
+    def _note_live(self) -> None:
+        self.counts.peak_live_bytes = max(self.counts.peak_live_bytes, self.live_bytes)
+
+    # Packing
+
+    def find(self, key: StorageKey) -> Record | None:
+        """The record of these bytes, if they are already saved."""
+        return self._records.get(key)
+
+    def lives_anyway(self, storage: int) -> bool:
+        """Whether a storage outlived the graph that saved it before: a buffer, a constant, data."""
+        reference = self._living.get(storage)
+        if reference is None:
+            return False
+        if not reference.is_alive:
+            del self._living[storage]
+            return False
+        return True
+
+    def keep(self, tensor: torch.Tensor, key: StorageKey, *, scope: str, position: int) -> Record:
+        """Save the bytes by keeping their memory."""
+        with self.lock:
+            self.settle()
+            self._require_room(key.length_bytes)
+            record = self._make_record(tensor, key, State.KEPT, scope, position)
+            record.kept = bytes_of_range(tensor, key)
+            self._count_kept(record)
+            return record
+
+    def offload(
+        self, tensor: torch.Tensor, key: StorageKey, *, scope: str, position: int
+    ) -> Record:
+        """Save the bytes on disk; they stay in memory while they are being written.
+
+        Where the disk takes no more they are kept, unless that would exceed the budget.
+        """
+        with self.lock:
+            self.settle()
+            slots = self._take_slots(key.length_bytes)
+            if slots is None:
+                return self.keep(tensor, key, scope=scope, position=position)
+            record = self._make_record(tensor, key, State.STORING, scope, position)
+            try:
+                record.buffer = self._take_buffer(key.length_bytes, is_store=True)
+            except BaseException:
+                self.spools.give(slots)
+                raise
+            self._fill(record, record.buffer, tensor)
+            record.slots = slots
+            record.stores = self._submit(record.buffer, slots, is_write=True)
+            self._stores.append(_Store(weakref.ref(record), record.stores, slots, key.length_bytes))
+            self.counts.offloaded += 1
+            self.counts.offloaded_bytes += key.length_bytes
+            self._note_live()
+            return record
+
+    def _make_record(
+        self, tensor: torch.Tensor, key: StorageKey, state: State, scope: str, position: int
+    ) -> Record:
+        label = f"{tensor.dtype} {tuple(tensor.shape)}".replace("torch.", "")
+        original = StorageReference(tensor.untyped_storage())
+        record = Record(key, label, scope, original, state, position, on_forgotten=self._forget)
+        self._records[key] = record
+        self._saved_bytes += key.length_bytes
+        self.counts.peak_saved_bytes = max(self.counts.peak_saved_bytes, self._saved_bytes)
+        return record
+
+    def _fill(self, record: Record, buffer: Buffer, tensor: torch.Tensor) -> None:
+        source = bytes_of_range(tensor, record.key)
+        target = buffer.tensor(torch.uint8, (record.size_bytes,))
+        if self.has_checksums:
+            record.checksum = self._copier.copy_and_sum(source, target)
+        else:
+            target.copy_(source)
+
+    def _take_slots(self, length_bytes: int) -> tuple[Slot, ...] | None:
+        if self.refusal is None:
+            try:
+                return self.spools.take(length_bytes)
+            except (SpoolFullError, StorageError) as error:
+                if self.raises_when_full:
+                    raise
+                self._refuse(str(error).splitlines()[0])
+        self.counts.refused_stores += 1
+        return None
+
+    def _refuse(self, reason: str) -> None:
+        self.refusal = reason
+        _log.warning("offload: activations stay in memory from now on: %s", reason)
+
+    # Unpacking
+
+    def restore(self, record: Record) -> tuple[torch.UntypedStorage, int]:
+        """A storage that holds the record's bytes, and where in it they start."""
+        with self.lock:
+            self.settle()
+            if record.kept is not None:
+                return record.kept.untyped_storage(), record.key.start_bytes
+            storage = None if record.restored is None else record.restored.revive(record.size_bytes)
+            if storage is not None:
+                return storage, 0
+            if record.buffer is not None:
+                storage = self._forward(record, record.buffer)
+            else:
+                original = record.original.revive(record.key.start_bytes + record.size_bytes)
+                if original is not None:
+                    self.counts.found_alive += 1
+                    return original, record.key.start_bytes
+                storage = self._finish_load(record)
+            record.restored = StorageReference(storage)
+            self._note_live()
+            return storage, 0
+
+    def prefetch(self, record: Record) -> bool:
+        """Start bringing a record back; false when there is nothing to do or no room for it."""
+        with self.lock:
+            self.settle()
+            if record.state is not State.STORED or record.load is not None:
+                return False
+            if record.restored is not None and record.restored.is_alive:
+                return False
+            if record.original.is_alive:
+                return False
+            waiting_bytes = sum(each.size_bytes for each in self._loading)
+            if waiting_bytes and waiting_bytes + record.size_bytes > self.prefetch_bytes:
+                return False
+            if not self._has_room(record.size_bytes):
+                return False
+            self._start_load(record, Priority.PREFETCH)
+            self.counts.prefetched += 1
+            return True
+
+    def _forward(self, record: Record, buffer: Buffer) -> torch.UntypedStorage:
+        """Hand out the buffer that is being written; a store that has not begun is called off."""
+        if record.state is State.STORING:
+            self.counts.forwarded += 1
+            self.counts.forwarded_bytes += record.size_bytes
+            if len(record.stores) == 1 and self._cancel(record.stores[0]):
+                self.counts.cancelled_stores += 1
+                self._withdraw(record)
+        return buffer.tensor(torch.uint8, (record.size_bytes,)).untyped_storage()
+
+    def _withdraw(self, record: Record) -> None:
+        """Keep a record in its buffer: its store will not happen, or did not."""
+        self.spools.give(record.slots)
+        self._stores = collections.deque(
+            each for each in self._stores if each.tickets is not record.stores
+        )
+        record.slots, record.stores = (), ()
+        record.move_to(State.KEPT)
+
+    def _start_load(self, record: Record, priority: Priority) -> None:
+        buffer = self._take_buffer(record.size_bytes, is_store=False, wanted=record)
+        tickets = self._submit(buffer, record.slots, is_write=False, priority=priority)
+        record.load = Load(buffer, tickets)
+        self._loading.add(record)
+
+    def _finish_load(self, record: Record) -> torch.UntypedStorage:
+        if record.load is None:
+            self.counts.demand_reads += 1
+            self._start_load(record, Priority.DEMAND)
+        load = record.load
+        assert load is not None, "a load that was just started is there"
+        record.load = None
+        self._loading.discard(record)
+        try:
+            for ticket in load.tickets:
+                ticket.wait()
+        except StorageError as error:
+            raise self._lost(record, str(error)) from error
+        self.counts.read_bytes += load.buffer.length_bytes
+        content = load.buffer.tensor(torch.uint8, (record.size_bytes,))
+        if record.checksum is not None and self._copier.sum_only(content) != record.checksum:
+            raise self._lost(record, "its checksum is not the one it was written with")
+        return content.untyped_storage()
+
+    def _lost(self, record: Record, reason: str) -> ActivationLostError:
+        slot = record.slots[0]
+        return ActivationLostError(
+            record.label, record.scope, str(slot.file.path), slot.offset_bytes, reason.rstrip(".")
+        )
+
+    # Room
+
+    def _has_room(self, length_bytes: int) -> bool:
+        if self.budget_bytes is None:
+            return True
+        needed_bytes = choose_class_bytes(round_to_blocks(length_bytes))
+        return self.live_bytes + needed_bytes <= self.budget_bytes
+
+    def _require_room(self, length_bytes: int, wanted: Record | None = None) -> None:
+        """Wait for stores, then give up prefetches, until `length_bytes` more fit the budget."""
+        while not self._has_room(length_bytes):
+            if self._stores:
+                self._finish_oldest_store()
+            elif not self._give_up_prefetch(wanted):
+                assert self.budget_bytes is not None, "without a budget there is always room"
+                needed_bytes = self.live_bytes + choose_class_bytes(round_to_blocks(length_bytes))
+                raise OffloadBudgetError(
+                    needed_bytes, self.budget_bytes, "by tensors that are in use"
+                )
+
+    def _take_buffer(
+        self, length_bytes: int, *, is_store: bool, wanted: Record | None = None
+    ) -> Buffer:
+        while is_store and self._stores and self._in_flight() + length_bytes > self.in_flight_bytes:
+            self._finish_oldest_store()
+        self._require_room(length_bytes, wanted)
+        return self.pool.take(round_to_blocks(length_bytes), block=False)
+
+    def _in_flight(self) -> int:
+        return sum(each.size_bytes for each in self._stores)
+
+    def _give_up_prefetch(self, wanted: Record | None) -> bool:
+        """Drop the prefetch that would be used last; false when there is none."""
+        candidates = [each for each in self._loading if each is not wanted]
+        if not candidates:
+            return False
+        # What was packed first is needed last, or nearly: a wrong guess costs one read.
+        record = min(candidates, key=lambda each: each.position)
+        load, record.load = record.load, None
+        self._loading.discard(record)
+        assert load is not None, "a record that is loading has a load"
+        self._end_quietly(load.tickets)
+        load.buffer.release()
+        return True
+
+    # Ends
+
+    def settle(self) -> None:
+        """Take note of finished stores and of records that nobody needs any more."""
+        with self.lock:
+            while self._forgotten:
+                self._bury(self._forgotten.popleft())
+            while self._stores and all(each.done for each in self._stores[0].tickets):
+                self._finish_oldest_store()
+            if self._draining:
+                still: list[tuple[tuple[Ticket, ...], tuple[Slot, ...]]] = []
+                for tickets, slots in self._draining:
+                    if all(each.done for each in tickets):
+                        self.spools.give(slots)
+                    else:
+                        still.append((tickets, slots))
+                self._draining = still
+
+    def move(self, buffer: Buffer, slots: Sequence[Slot], *, is_write: bool) -> None:
+        """Write a buffer to slots, or read it back, and wait for it."""
+        for ticket in self._submit(buffer, slots, is_write=is_write):
+            ticket.wait()
+
+    def wait_until_idle(self) -> None:
+        """Return when no store is under way any more."""
+        with self.lock:
+            while self._stores:
+                self._finish_oldest_store()
+            self.settle()
+
+    def close(self) -> None:
+        """Give everything back: disk space, buffers, the engines' threads."""
+        with self.lock:
+            _close_all(self.reader, self.writer, self.spools, self.pool)
+
+    def _finish_oldest_store(self) -> None:
+        store = self._stores.popleft()
+        record = store.record()
+        try:
+            for ticket in store.tickets:
+                ticket.wait()
+        except CancelledError:
+            self.spools.give(store.slots)  # the record is gone, and nothing was written
+            return
+        except StorageError as error:
+            self._note_failure(store, record, error)
+            return
+        self.counts.written_bytes += sum(slot.length_bytes for slot in store.slots)
+        if record is None:
+            self.spools.give(store.slots)
+            return
+        record.move_to(State.STORED)
+        record.buffer, record.stores = None, ()
+
+    def _note_failure(self, store: _Store, record: Record | None, error: StorageError) -> None:
+        """A write failed: its bytes are still in memory and stay there; its slot is not reused."""
+        self._end_quietly(store.tickets)
+        self._failures += 1
+        self.counts.refused_stores += 1
+        if record is not None:
+            record.slots, record.stores = (), ()
+            record.move_to(State.KEPT)
+        if self.raises_when_full:
+            raise error
+        is_full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+        if self.refusal is None and (is_full or self._failures >= TOLERATED_FAILURES):
+            self._refuse(str(error).splitlines()[0])
+
+    def _end_quietly(self, tickets: Sequence[Ticket]) -> None:
+        """Return when none of the tickets touches its memory any more, whatever became of them."""
+        for ticket in tickets:
+            if not self._cancel(ticket):
+                try:
+                    ticket.wait()
+                except StorageError:
+                    continue  # nobody wants these bytes any more
+
+    def _cancel(self, ticket: Ticket) -> bool:
+        lane = self.writer if ticket.action == "write" else self.reader
+        return lane.cancel(ticket)
+
+    def _forget(self, record: Record) -> None:
+        loads = () if record.load is None else record.load.tickets
+        counted_bytes = record.size_bytes if record.is_counted else 0
+        self._forgotten.append(
+            _Remains(
+                record.state,
+                record.key,
+                record.slots,
+                record.stores,
+                loads,
+                counted_bytes,
+                record.original,
+            )
+        )
+
+    def _bury(self, remains: _Remains) -> None:
+        self._saved_bytes -= remains.key.length_bytes
+        if remains.counted_bytes:
+            self._kept_bytes -= remains.counted_bytes
+            record_kept(-remains.counted_bytes, WHY)
+        if remains.original.is_alive:
+            self._living[remains.key.storage] = remains.original
+        if remains.state is State.STORING:
+            for ticket in remains.stores:
+                self._cancel(ticket)  # its slots come back with the store
+        elif remains.slots:
+            for ticket in remains.loads:
+                self._cancel(ticket)
+            self._draining.append((remains.loads, remains.slots))
+
+    def _count_kept(self, record: Record) -> None:
+        record.is_counted = True
+        self._kept_bytes += record.size_bytes
+        record_kept(record.size_bytes, WHY)
+        self.counts.kept += 1
+        self.counts.kept_bytes += record.size_bytes
+        self._note_live()
+
+    def _submit(
+        self,
+        buffer: Buffer,
+        slots: Sequence[Slot],
+        *,
+        is_write: bool,
+        priority: Priority = Priority.WRITE,
+    ) -> tuple[Ticket, ...]:
+        tickets: list[Ticket] = []
+        position = 0
+        for slot in slots:
+            piece = buffer.memory[position : position + slot.length_bytes]
+            move = self.writer.write if is_write else self.reader.read
+            tickets.append(move(slot.file, slot.offset_bytes, piece, priority=priority, why=WHY))
+            position += slot.length_bytes
+        return tuple(tickets)
+
+
+def _close_all(
+    reader: StorageEngine, writer: StorageEngine, spools: SpoolSet, pool: BufferPool
+) -> None:
+    reader.close()
+    writer.close()
+    spools.close()
+    pool.close()
