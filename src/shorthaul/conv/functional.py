@@ -1,0 +1,365 @@
+"""Convolutions as functions: `torch.nn.functional`'s arguments, and what it lacks.
+
+Beyond PyTorch's: asymmetric padding as (low, high) pairs, every padding mode without a padded copy,
+an activation and a residual in the same pass, and `out=`.
+
+>>> import torch
+>>> image, weight = torch.ones(1, 3, 8, 8), torch.ones(4, 3, 3, 3)
+>>> conv2d(image, weight, padding=((0, 2), (1, 1)), padding_mode="circular", activation="relu").shape
+torch.Size([1, 4, 8, 8])
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from shorthaul.conv import aten
+from shorthaul.conv.arguments import (
+    Integers,
+    Padding,
+    canonical_padding,
+    canonical_triple,
+    verify_bias,
+    verify_geometry,
+    verify_input,
+    verify_same_kind,
+    verify_weight,
+)
+from shorthaul.conv.operators import convolution, find_problem, run_convolution
+from shorthaul.conv.problem import ACTIVATIONS, PADDING_MODES, ConvProblem, Triple
+from shorthaul.errors import ConvolutionError
+from shorthaul.fallbacks import note_fallback
+
+KERNEL_DTYPES = frozenset((torch.float32, torch.float64, torch.bfloat16, torch.float16))
+
+
+class Geometry(NamedTuple):
+    """Canonical arguments, in the order in which the operators take them."""
+
+    stride: Triple
+    padding: tuple[int, ...]  # six numbers: low and high in turn
+    dilation: Triple
+    groups: int
+    padding_mode: str
+
+
+def conv1d(
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: Integers = 1,
+    padding: Padding = 0,
+    dilation: Integers = 1,
+    groups: int = 1,
+    *,
+    padding_mode: str = "zeros",
+    activation: str | None = None,
+    residual: Tensor | None = None,
+    exact: bool = True,
+    out: Tensor | None = None,
+) -> Tensor:
+    """1-D convolution of (N, C, L) or (C, L); see `conv2d` for the arguments.
+
+    >>> conv1d(torch.ones(1, 1, 5), torch.ones(1, 1, 3), padding="same")
+    tensor([[[2., 3., 3., 3., 2.]]])
+    """
+    geometry = _geometry(1, weight, stride, padding, dilation, groups, padding_mode)
+    return _convolve(1, input, weight, bias, geometry, activation, residual, exact, out)
+
+
+def conv2d(
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: Integers = 1,
+    padding: Padding = 0,
+    dilation: Integers = 1,
+    groups: int = 1,
+    *,
+    padding_mode: str = "zeros",
+    activation: str | None = None,
+    residual: Tensor | None = None,
+    exact: bool = True,
+    out: Tensor | None = None,
+) -> Tensor:
+    """2-D convolution of (N, C, H, W) or (C, H, W): activation(input * weight + bias + residual).
+
+    `padding` is one number, one per dimension, a (low, high) pair per dimension, `"same"` or
+    `"valid"`; `padding_mode` one of zeros, reflect, replicate, circular, symmetric. `activation` is
+    one of relu, relu6, hardswish, silu, gelu, sigmoid, tanh. `residual` has the output's shape.
+    `exact=False` allows arithmetic with a somewhat larger rounding error (Winograd) where it is
+    faster. `out` receives the result and must have its shape and dtype; it is for inference, and
+    saves the page faults of a fresh output.
+
+    >>> conv2d(torch.ones(1, 2, 4, 4), torch.ones(3, 2, 3, 3), stride=2, padding=1).shape
+    torch.Size([1, 3, 2, 2])
+    """
+    geometry = _geometry(2, weight, stride, padding, dilation, groups, padding_mode)
+    return _convolve(2, input, weight, bias, geometry, activation, residual, exact, out)
+
+
+def conv3d(
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: Integers = 1,
+    padding: Padding = 0,
+    dilation: Integers = 1,
+    groups: int = 1,
+    *,
+    padding_mode: str = "zeros",
+    activation: str | None = None,
+    residual: Tensor | None = None,
+    exact: bool = True,
+    out: Tensor | None = None,
+) -> Tensor:
+    """3-D convolution of (N, C, D, H, W) or (C, D, H, W); see `conv2d` for the arguments.
+
+    >>> conv3d(torch.ones(1, 1, 3, 3, 3), torch.ones(1, 1, 3, 3, 3)).item()
+    27.0
+    """
+    geometry = _geometry(3, weight, stride, padding, dilation, groups, padding_mode)
+    return _convolve(3, input, weight, bias, geometry, activation, residual, exact, out)
+
+
+def _geometry(
+    dimensions: int,
+    weight: Tensor,
+    stride: Integers,
+    padding: Padding,
+    dilation: Integers,
+    groups: int,
+    padding_mode: str,
+) -> Geometry:
+    kernel = tuple(weight.shape[2:])
+    if torch.compiler.is_compiling():
+        return read_geometry(dimensions, kernel, stride, padding, dilation, groups, padding_mode)
+    try:
+        return _remembered_geometry(
+            dimensions, kernel, stride, padding, dilation, groups, padding_mode
+        )
+    except TypeError:  # lists cannot be remembered
+        return read_geometry(dimensions, kernel, stride, padding, dilation, groups, padding_mode)
+
+
+def read_geometry(
+    dimensions: int,
+    kernel: tuple[int, ...],
+    stride: Integers,
+    padding: Padding,
+    dilation: Integers,
+    groups: int,
+    padding_mode: str,
+) -> Geometry:
+    """The caller's stride, padding, dilation and groups in canonical form, or an error."""
+    strides = canonical_triple("stride", stride, dimensions)
+    dilations = canonical_triple("dilation", dilation, dimensions)
+    verify_geometry(strides, dilations, groups)
+    if padding_mode not in PADDING_MODES:
+        raise ConvolutionError(
+            f"padding_mode must be one of {', '.join(PADDING_MODES)}, but got {padding_mode!r}."
+        )
+    if len(kernel) != dimensions:  # `verify_weight` says so in full; here only no crash
+        kernel = (1,) * dimensions
+    depth, height, width = (1,) * (3 - dimensions) + kernel
+    pairs = canonical_padding(
+        padding, dimensions, kernel=(depth, height, width), stride=strides, dilation=dilations
+    )
+    sides = tuple(side for pair in pairs for side in pair)
+    return Geometry(strides, sides, dilations, groups, padding_mode)
+
+
+_remembered_geometry = functools.lru_cache(maxsize=4096)(read_geometry)
+
+
+def _convolve(
+    dimensions: int,
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    geometry: Geometry,
+    activation: str | None,
+    residual: Tensor | None,
+    exact: bool,
+    out: Tensor | None,
+) -> Tensor:
+    input, weight, bias, residual = autocast(input, weight, bias, residual)
+    _verify(dimensions, input, weight, bias, geometry.groups, activation)
+    is_batched = input.dim() == dimensions + 2
+    images = expand_dimensions(input, dimensions)
+    added = None if residual is None else expand_dimensions(residual, dimensions)
+    layout = choose_layout(input, weight, dimensions)
+    if input.dtype in KERNEL_DTYPES and not is_plain(input, weight, bias, residual):
+        if out is not None:
+            raise ConvolutionError(
+                "a convolution into `out=` has no gradient and no graph: leave `out` away, or "
+                "call it under torch.no_grad()."
+            )
+        output = _run_traced(images, weight, bias, (*geometry, layout, exact), activation, added)
+        return drop_dimensions(output, dimensions, is_batched)
+    problem = find_problem(
+        images.shape[1],
+        weight.shape[0],
+        _kernel(weight),
+        *geometry,
+        layout,
+        exact,
+        input.dtype,
+        bias is not None,
+        activation,
+    )
+    if out is not None:
+        _run_into(expand_dimensions(out, dimensions), problem, images, weight, bias, added)
+        return out
+    run = run_convolution if input.dtype in KERNEL_DTYPES else _run_other_dtype
+    return drop_dimensions(run(problem, images, weight, bias, added), dimensions, is_batched)
+
+
+def _verify(
+    dimensions: int,
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    groups: int,
+    activation: str | None,
+) -> None:
+    verify_weight(weight, dimensions, groups)
+    verify_input(input, weight, dimensions, weight.shape[1] * groups, groups)
+    verify_same_kind("weight", weight, input)
+    if bias is not None:
+        verify_same_kind("bias", bias, input)
+        verify_bias(bias, weight, weight.shape[0])
+    if activation is not None and activation not in ACTIVATIONS:
+        raise ConvolutionError(
+            f"activation must be None or one of {', '.join(ACTIVATIONS)}, but got {activation!r}."
+        )
+
+
+def _run_into(
+    target: Tensor,
+    problem: ConvProblem,
+    images: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    residual: Tensor | None,
+) -> None:
+    depth, height, width = images.shape[2:]
+    shape = (len(images), problem.out_channels, *problem.output_sizes((depth, height, width)))
+    if tuple(target.shape) != shape or target.dtype != images.dtype:
+        raise ConvolutionError(
+            f"`out` must be {problem.dtype} with {len(shape)} canonical dimensions {shape}, got "
+            f"{target.dtype} with {tuple(target.shape)}."
+        )
+    if target.is_contiguous(memory_format=aten.memory_format(problem)) and images.numel():
+        run_convolution(problem, images, weight, bias, residual, target)
+    else:
+        target.copy_(run_convolution(problem, images, weight, bias, residual))
+
+
+def _run_other_dtype(
+    problem: ConvProblem,
+    images: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    residual: Tensor | None,
+) -> Tensor:
+    """By ATen with its own autograd: complex gradients need conjugates, integers have none."""
+    note_fallback("convolution", "ATen", f"{images.dtype} has no generated kernel")
+    return aten.run_forward(problem, images, weight, bias, residual)
+
+
+def _run_traced(
+    images: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    geometry: tuple[Any, ...],
+    activation: str | None,
+    residual: Tensor | None,
+) -> Tensor:
+    """Through the dispatcher, for autograd, tracing and transforms.
+
+    A gradient needs the value before the activation, so the two are fused only where grad mode is
+    off; otherwise autograd sees the activation as a step of its own.
+    """
+    fused = None if torch.is_grad_enabled() else activation
+    output: Tensor = convolution(images, weight, bias, *geometry, fused, residual)
+    return output if fused == activation else aten.apply_activation(output, activation)
+
+
+def autocast(*tensors: Tensor | None) -> Any:
+    """The tensors as an autocast region wants them, as it treats PyTorch's own convolution."""
+    device = tensors[0].device.type if tensors[0] is not None else "cpu"
+    if device not in ("cpu", "cuda") or not torch.is_autocast_enabled(device):
+        return tensors
+    dtype = torch.get_autocast_dtype(device)
+    return tuple(
+        each.to(dtype)
+        if each is not None and each.is_floating_point() and each.dtype != torch.float64
+        else each
+        for each in tensors
+    )
+
+
+def choose_layout(input: Tensor, weight: Tensor, dimensions: int) -> str:
+    """How the output lies in memory: channels last if the input or the weight does, as in PyTorch."""
+    if dimensions == 1 or input.dim() != dimensions + 2:
+        return "contiguous"
+    last = torch.channels_last if dimensions == 2 else torch.channels_last_3d
+    for tensor in (input, weight):
+        if not tensor.is_contiguous() and tensor.is_contiguous(memory_format=last):
+            return "channels_last"
+    is_slice_of_channels_last = (
+        input.stride(1) == 1 and input.shape[1] > 1 and not input.is_contiguous()
+    )
+    return "channels_last" if is_slice_of_channels_last else "contiguous"
+
+
+def is_plain(*tensors: Tensor | None) -> bool:
+    """Whether nobody looks on: no gradient, no tracing, no transform, no tensor subclass.
+
+    Then the dispatcher has nothing to do, and what it takes (some 20 us through Python) is saved.
+    """
+    if (
+        torch.compiler.is_compiling()
+        or torch._C._are_functorch_transforms_active()
+        or torch._C._len_torch_dispatch_stack()
+        or torch._C._get_tracing_state() is not None
+        or torch.autograd.forward_ad._current_level >= 0
+    ):
+        return False
+    wants_gradient = torch.is_grad_enabled()
+    for each in tensors:
+        if each is not None and (
+            type(each) not in (Tensor, torch.nn.Parameter)
+            or each.device.type not in ("cpu", "cuda")
+            or (wants_gradient and each.requires_grad)
+        ):
+            return False
+    return True
+
+
+def expand_dimensions(tensor: Tensor, dimensions: int) -> Tensor:
+    """An input or output as canonical 5-D, with a batch of one if it had none."""
+    if tensor.dim() == dimensions + 1:
+        tensor = tensor.unsqueeze(0)
+    for _ in range(3 - dimensions):
+        tensor = tensor.unsqueeze(2)
+    return tensor
+
+
+def drop_dimensions(tensor: Tensor, dimensions: int, is_batched: bool) -> Tensor:
+    """The inverse of `expand_dimensions`."""
+    if dimensions == 2:
+        tensor = tensor.squeeze(2)
+    elif dimensions == 1:
+        tensor = tensor.squeeze((2, 3))
+    return tensor if is_batched else tensor.squeeze(0)
+
+
+def _kernel(weight: Tensor) -> Triple:
+    depth, height, width = (1,) * (5 - weight.dim()) + tuple(weight.shape[2:])
+    return depth, height, width

@@ -1,0 +1,154 @@
+"""Transposed convolutions: the gradient of a convolution's input, used as a function.
+
+>>> import torch
+>>> conv_transpose2d(torch.ones(1, 3, 4, 4), torch.ones(3, 2, 2, 2), stride=2).shape
+torch.Size([1, 2, 8, 8])
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from shorthaul.conv.arguments import (
+    Integers,
+    canonical_padding,
+    canonical_triple,
+    verify_bias,
+    verify_geometry,
+    verify_input,
+    verify_same_kind,
+    verify_weight,
+)
+from shorthaul.conv.functional import (
+    KERNEL_DTYPES,
+    autocast,
+    choose_layout,
+    drop_dimensions,
+    expand_dimensions,
+)
+from shorthaul.conv.operators import convolution_grad_input
+from shorthaul.conv.problem import Triple
+from shorthaul.errors import ConvolutionError
+from shorthaul.fallbacks import note_fallback
+
+
+def conv_transpose1d(
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: Integers = 1,
+    padding: Integers = 0,
+    output_padding: Integers = 0,
+    groups: int = 1,
+    dilation: Integers = 1,
+) -> Tensor:
+    """`torch.nn.functional.conv_transpose1d` by the generated kernels."""
+    return _transpose(1, input, weight, bias, stride, padding, output_padding, groups, dilation)
+
+
+def conv_transpose2d(
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: Integers = 1,
+    padding: Integers = 0,
+    output_padding: Integers = 0,
+    groups: int = 1,
+    dilation: Integers = 1,
+) -> Tensor:
+    """`torch.nn.functional.conv_transpose2d` by the generated kernels."""
+    return _transpose(2, input, weight, bias, stride, padding, output_padding, groups, dilation)
+
+
+def conv_transpose3d(
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: Integers = 1,
+    padding: Integers = 0,
+    output_padding: Integers = 0,
+    groups: int = 1,
+    dilation: Integers = 1,
+) -> Tensor:
+    """`torch.nn.functional.conv_transpose3d` by the generated kernels."""
+    return _transpose(3, input, weight, bias, stride, padding, output_padding, groups, dilation)
+
+
+_ATEN = {
+    1: torch.nn.functional.conv_transpose1d,
+    2: torch.nn.functional.conv_transpose2d,
+    3: torch.nn.functional.conv_transpose3d,
+}
+
+
+def _transpose(
+    dimensions: int,
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    stride: Integers,
+    padding: Integers,
+    output_padding: Integers,
+    groups: int,
+    dilation: Integers,
+) -> Tensor:
+    strides = canonical_triple("stride", stride, dimensions)
+    dilations = canonical_triple("dilation", dilation, dimensions)
+    verify_geometry(strides, dilations, groups)
+    input, weight, bias = autocast(input, weight, bias)
+    _verify(dimensions, input, weight, bias, groups)
+    kernel = canonical_triple("kernel", weight.shape[2:], dimensions)
+    pairs = canonical_padding(
+        padding, dimensions, kernel=kernel, stride=strides, dilation=dilations
+    )
+    extra = canonical_triple("output_padding", output_padding, dimensions, leading=0)
+    reason = _reason_for_aten(input.dtype, extra, strides)
+    if reason is not None:
+        if not torch.compiler.is_compiling():
+            note_fallback("transposed convolution", "ATen", reason)
+        return _ATEN[dimensions](
+            input, weight, bias, stride, padding, output_padding, groups, dilation
+        )
+    images = expand_dimensions(input, dimensions)
+    sizes = [
+        (size - 1) * step - low - high + wide * (length - 1) + more + 1
+        for size, step, (low, high), wide, length, more in zip(
+            images.shape[2:], strides, pairs, dilations, kernel, extra, strict=True
+        )
+    ]
+    if not torch.compiler.is_compiling() and min(sizes) < 1:
+        raise ConvolutionError(
+            f"Given input size per channel: {list(input.shape[-dimensions:])}. Calculated output "
+            f"size per channel: {sizes[3 - dimensions :]}. Output size is too small."
+        )
+    sides = [side for pair in pairs for side in pair]
+    layout = choose_layout(input, weight, dimensions)
+    output: Any = convolution_grad_input(
+        images, weight, sizes, strides, sides, dilations, groups, "zeros", layout, True
+    )
+    if bias is not None:
+        output = output + bias.view(-1, 1, 1, 1)
+    return drop_dimensions(output, dimensions, input.dim() == dimensions + 2)
+
+
+def _reason_for_aten(dtype: torch.dtype, extra: Triple, strides: Triple) -> str | None:
+    if dtype not in KERNEL_DTYPES:
+        return f"{dtype} has no generated kernel"
+    if any(more >= step for more, step in zip(extra, strides, strict=True)):
+        # Then the output's last rows belong to no window, and no convolution has this shape.
+        return "output_padding is not below stride"
+    return None
+
+
+def _verify(
+    dimensions: int, input: Tensor, weight: Tensor, bias: Tensor | None, groups: int
+) -> None:
+    verify_weight(weight, dimensions, groups)
+    verify_input(input, weight, dimensions, weight.shape[0], groups)
+    verify_same_kind("weight", weight, input)
+    if bias is not None:
+        verify_same_kind("bias", bias, input)
+        verify_bias(bias, weight, weight.shape[1] * groups)
