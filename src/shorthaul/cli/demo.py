@@ -13,9 +13,9 @@ import click
 from rich.table import Table
 from rich.text import Text
 
-from shorthaul.cli.acts import Act, Outcome, Played, Stage, play
+from shorthaul.cli.acts.report import write_report
+from shorthaul.cli.acts.stage import Act, Outcome, Played, Stage, play
 from shorthaul.cli.console import make_console
-from shorthaul.cli.demo_report import write_report
 from shorthaul.cli.doctor import examine
 from shorthaul.cli.findings import describe_sections, is_working
 from shorthaul.meter import meter
@@ -44,7 +44,7 @@ def show_machine(stage: Stage) -> Outcome:
 
 def show_kernel(stage: Stage) -> Outcome:
     """Compile a kernel, or find it compiled, run it and compare it with PyTorch."""
-    from shorthaul.cli.sample_kernel import run_sample
+    from shorthaul.cli.trials.sample_kernel import run_sample
     from shorthaul.jit import can_use_kernels
 
     if not can_use_kernels("the demo's kernel"):
@@ -76,7 +76,7 @@ def show_kernel(stage: Stage) -> Outcome:
 
 def show_storage(stage: Stage) -> Outcome:
     """Write random bytes through the storage engine, read them back, and compare."""
-    from shorthaul.cli.disk import make_round_trip
+    from shorthaul.cli.trials.disk import make_round_trip
     from shorthaul.storage import open_engine, open_file
 
     total_bytes = QUICK_STORED_BYTES if stage.is_quick else STORED_BYTES

@@ -64,7 +64,7 @@ def try_kernel() -> Finding:
             "switched off: plain PyTorch is used instead",
             "unset SHORTHAUL_KERNELS to use them",
         )
-    from shorthaul.cli.sample_kernel import run_sample
+    from shorthaul.cli.trials.sample_kernel import run_sample
 
     run = run_sample()
     entry = run.kernel.entry
@@ -135,7 +135,7 @@ def describe_openmp(runtime: str | None, mapped: tuple[str, ...]) -> Finding:
 
 def measure_arithmetic() -> Finding:
     """Floating operations per second when nothing but arithmetic is done."""
-    from shorthaul.cli.peaks import measure_multiply_adds
+    from shorthaul.cli.trials.peaks import measure_multiply_adds
 
     noise = describe_load(os.getloadavg()[0], len(os.sched_getaffinity(0)))
     rates = measure_multiply_adds()
@@ -155,7 +155,7 @@ def measure_arithmetic() -> Finding:
 
 def measure_memory_bandwidth() -> Finding:
     """Bytes per second to and from memory, beyond the caches."""
-    from shorthaul.cli.peaks import choose_stream_bytes, measure_memory
+    from shorthaul.cli.trials.peaks import choose_stream_bytes, measure_memory
 
     available_bytes = machine.read_available_bytes(_read(Path("/proc/meminfo")))
     cache_bytes = machine.read_last_level_cache_bytes()

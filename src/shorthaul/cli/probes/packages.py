@@ -59,13 +59,14 @@ def look_for_extras() -> tuple[Finding, ...]:
 
 def describe_extra(extra: str, versions: dict[str, str | None]) -> Finding:
     """An extra as a finding, from the versions of its packages; `None` is not installed."""
+    name = f"shorthaul[{extra}]"  # what pip calls it
     facts = {"packages": versions}
-    absent = [name for name, version in versions.items() if version is None]
+    absent = [package for package, version in versions.items() if version is None]
     if absent:
         value = f"{', '.join(absent)} not installed"
-        return Finding(extra, "missing", value, f"pip install 'shorthaul[{extra}]'", facts)
-    value = ", ".join(f"{name} {version}" for name, version in versions.items())
-    return Finding(extra, "ok", value, facts=facts)
+        return Finding(name, "missing", value, f"pip install '{name}'", facts)
+    value = ", ".join(f"{package} {version}" for package, version in versions.items())
+    return Finding(name, "ok", value, facts=facts)
 
 
 def parse_extras(requirements: Sequence[str]) -> dict[str, tuple[str, ...]]:

@@ -14,7 +14,7 @@ from shorthaul.settings import settings
 from shorthaul.units import format_bytes
 
 if TYPE_CHECKING:  # it needs torch
-    from shorthaul.cli.disk import RoundTrip
+    from shorthaul.cli.trials.disk import RoundTrip
 
 IN_MEMORY = ("tmpfs", "ramfs")
 OVER_THE_NETWORK = ("nfs", "nfs4", "cifs", "smb3", "9p", "ceph", "lustre", "fuse.sshfs")
@@ -51,7 +51,7 @@ def describe_scratch(directory: Path, mount: machine.Mount | None, free_bytes: i
 
 def try_storage() -> Finding:
     """Write to the scratch directory, read it back, compare."""
-    from shorthaul.cli.disk import make_round_trip
+    from shorthaul.cli.trials.disk import make_round_trip
     from shorthaul.storage import open_engine, open_file
 
     with open_engine() as engine, open_file(settings.scratch_directory, "scratch") as file:
@@ -97,7 +97,7 @@ def look_for_direct() -> Finding:
 
 def measure_scratch() -> Finding:
     """Bytes per second to and from the scratch directory."""
-    from shorthaul.cli.disk import choose_file_bytes, measure_disk
+    from shorthaul.cli.trials.disk import choose_file_bytes, measure_disk
 
     directory = settings.scratch_directory
     file_bytes = choose_file_bytes(shutil.disk_usage(directory).free)

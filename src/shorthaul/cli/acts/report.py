@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from shorthaul import __version__
-from shorthaul.cli.acts import Played
+from shorthaul.cli.acts.stage import Played
 from shorthaul.meter import Meter
 from shorthaul.units import format_bytes, format_seconds
 

@@ -1,0 +1,1 @@
+"""What the demo is made of: acts, and the report on them."""

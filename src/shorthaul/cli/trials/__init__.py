@@ -1,0 +1,1 @@
+"""What doctor and demo try out: a sample kernel, peak rates, round trips to the disk."""

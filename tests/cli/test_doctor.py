@@ -1,0 +1,132 @@
+"""`shorthaul doctor`: complete, survivable, and honest in its exit code."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from shorthaul.cli.doctor import summarise
+from shorthaul.cli.findings import Finding, Section
+from shorthaul.cli.probes import PROBES
+
+STATUSES = {"ok", "warning", "missing", "broken"}
+
+
+def read(shown) -> dict:
+    document = json.loads(shown.stdout)
+    assert set(document) == {"shorthaul", "works", "findings"}
+    for each in document["findings"]:
+        assert set(each) == {"section", "name", "status", "value", "advice", "facts"}
+        assert each["status"] in STATUSES
+        assert all(isinstance(each[key], str) for key in ("section", "name", "value", "advice"))
+        assert each["value"]
+        assert isinstance(each["facts"], dict)
+    return document
+
+
+def statuses(document: dict) -> dict[str, str]:
+    return {each["name"]: each["status"] for each in document["findings"]}
+
+
+def test_quick_json_has_everything_but_measurements(shorthaul) -> None:
+    shown = shorthaul("doctor", "--quick", "--json")
+    document = read(shown)
+    found = statuses(document)
+    groups = ("extras", "fallbacks")  # their findings have names of their own
+    expected = [each.name for each in PROBES if not each.is_measurement and each.name not in groups]
+    assert [name for name in found if name in expected] == expected
+    assert not {each.name for each in PROBES if each.is_measurement} & set(found)
+    assert {"shorthaul[compress]", "shorthaul[gpu]", "shorthaul[dev]"} <= set(found)
+    assert document["works"] is True
+    assert shown.exit_code == 0
+
+
+def test_measurements_are_figures(shorthaul, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shorthaul.cli.trials.peaks.SMALLEST_STREAM_BYTES", 2**20)
+    monkeypatch.setattr("shorthaul.cli.trials.peaks.BEYOND_CACHE", 0)
+    monkeypatch.setattr("shorthaul.cli.trials.peaks.RUN_SECONDS", 1e-5)
+    monkeypatch.setattr("shorthaul.cli.trials.disk.LARGEST_FILE_BYTES", 16 * 2**20)
+    document = read(shorthaul("doctor", "--json"))
+    facts = {each["name"]: each["facts"] for each in document["findings"]}
+    measured = {
+        "multiply-add peak": {"one_thread_flops", "all_threads_flops"},
+        "memory bandwidth": {
+            "read_one_thread_bytes_per_second",
+            "read_all_threads_bytes_per_second",
+            "copy_one_thread_bytes_per_second",
+            "copy_all_threads_bytes_per_second",
+        },
+        "disk bandwidth": {
+            "write_bytes_per_second",
+            "read_bytes_per_second",
+            "random_4096_byte_reads_per_second",
+        },
+    }
+    for name, figures in measured.items():
+        assert figures <= set(facts[name])
+        assert all(facts[name][figure] > 0 for figure in figures)
+
+
+def test_people_read_sections_and_a_last_line(shorthaul) -> None:
+    shown = shorthaul("doctor", "--quick")
+    lines = [line.rstrip() for line in shown.output.splitlines()]
+    assert lines[0] == "Kernels"
+    assert "Storage" in lines
+    assert "Optional packages" in lines
+    assert lines[-1].startswith("Kernels and storage work here.")
+
+
+def test_without_a_compiler_it_survives_and_fails(shorthaul) -> None:
+    shown = shorthaul("doctor", "--quick", "--json", CXX="no-such-compiler")
+    document = read(shown)
+    found = statuses(document)
+    assert found["generated kernels"] == "broken"
+    assert found["compiler"] == "warning"
+    assert found["O_DIRECT"] in ("ok", "warning")  # the rest was looked at all the same
+    assert document["works"] is False
+    assert shown.exit_code == 1
+
+
+def test_a_fallback_that_was_chosen_is_only_a_warning(shorthaul) -> None:
+    shown = shorthaul(
+        *("doctor", "--quick", "--json"),
+        SHORTHAUL_KERNELS="torch",
+        SHORTHAUL_ENGINE="thread",
+        CXX="no-such-compiler",
+    )
+    found = statuses(read(shown))
+    assert found["generated kernels"] == "warning"
+    assert found["storage engine"] == "ok"
+    assert shown.exit_code == 0
+
+
+def test_a_cache_that_others_may_write_to_is_broken(shorthaul, cache_directory: Path) -> None:
+    (cache_directory / "kernels").mkdir(parents=True)
+    cache_directory.chmod(0o777)
+    shown = shorthaul("doctor", "--quick", "--json")
+    (found,) = (each for each in read(shown)["findings"] if each["name"] == "cache")
+    assert found["status"] == "broken"
+    assert "others may write to it (mode 0777)" in found["value"]
+    assert "chmod 700" in found["advice"]
+    assert shown.exit_code == 1
+
+
+def test_another_scratch_directory_can_be_looked_at(shorthaul, tmp_path: Path) -> None:
+    shown = shorthaul("doctor", "--quick", "--json", "--scratch", str(tmp_path / "nowhere"))
+    found = statuses(read(shown))
+    assert found["scratch directory"] == "broken"
+    assert found["storage engine"] == "broken"
+    assert shown.exit_code == 1
+
+
+@pytest.mark.parametrize(
+    ("kinds", "line"),
+    [
+        (("ok", "missing"), "Kernels and storage work here."),
+        (("ok", "warning", "warning"), "Kernels and storage work here. Warnings: 2."),
+        (("warning", "broken"), "Something essential is broken: 1."),
+    ],
+)
+def test_the_last_line(kinds, line: str) -> None:
+    findings = tuple(Finding(str(number), kind, "x") for number, kind in enumerate(kinds))
+    assert summarise((Section("s", findings),)) == line
