@@ -19,7 +19,11 @@ ENTRIES = tuple(
 
 @pytest.fixture
 def tuned() -> str:
-    autotune("gather 64", [Candidate("narrow", lambda: None), Candidate("wide", lambda: None)])
+    def fail() -> None:
+        raise ValueError("too wide")
+
+    candidates = [Candidate("narrow", lambda: None), Candidate("wide", lambda: None)]
+    autotune("gather 64", [*candidates, Candidate("widest", fail)])
     return "gather 64"
 
 
@@ -75,7 +79,7 @@ def test_json(shorthaul, cache_directory: Path, two_answers, tuned: str, dataset
         *("name", "digest", "size_bytes", "used_at", "compile_seconds", "directory"),
     }
     (choice,) = document["tuning"]
-    assert set(choice) == {"key", "choice", "seconds"}
+    assert set(choice) == {"key", "choice", "seconds", "failures"}
     assert choice["choice"] in choice["seconds"]
     assert document["datasets"] == [{"name": dataset.stem, "size_bytes": 2048}]
 
@@ -97,8 +101,9 @@ def test_a_name_shows_all_that_have_it(shorthaul, two_answers) -> None:
 def test_a_tuning_choice_is_shown_with_all_candidates(shorthaul, tuned: str) -> None:
     shown = shorthaul("cache", "show", tuned).output
     assert shown.startswith(f"{tuned}: ")
-    assert "narrow\n" in shown
-    assert "wide\n" in shown
+    assert "  narrow\n" in shown
+    assert "  wide\n" in shown
+    assert shown.endswith("      failed  widest (ValueError: too wide)\n")
     assert set(json.loads(shorthaul("cache", "show", tuned, "--json").stdout)["seconds"]) == {
         "narrow",
         "wide",

@@ -1,6 +1,9 @@
 """`shorthaul doctor`: complete, survivable, and honest in its exit code."""
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -85,6 +88,26 @@ def test_without_a_compiler_it_survives_and_fails(shorthaul) -> None:
     assert found["O_DIRECT"] in ("ok", "warning")  # the rest was looked at all the same
     assert document["works"] is False
     assert shown.exit_code == 1
+
+
+def test_a_torch_that_cannot_be_imported_is_a_finding(tmp_path: Path) -> None:
+    (tmp_path / "torch.py").write_text(
+        "raise ImportError('libc10.so: cannot open shared object')\n"
+    )
+    done = subprocess.run(
+        (sys.executable, "-m", "shorthaul", "doctor", "--quick", "--json"),
+        env=os.environ | {"PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 1
+    document = read(done)
+    (found,) = (each for each in document["findings"] if each["name"] == "torch")
+    assert found["status"] == "broken"
+    assert found["value"] == "ImportError: libc10.so: cannot open shared object"
+    assert statuses(document)["scratch directory"] in ("ok", "warning")
 
 
 def test_a_fallback_that_was_chosen_is_only_a_warning(shorthaul) -> None:

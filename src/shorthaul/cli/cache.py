@@ -102,13 +102,20 @@ def describe_contents(contents: Contents) -> dict[str, Any]:
         "directory": str(contents.directory),
         "limit_bytes": contents.limit_bytes,
         "kernels": [describe_kernel(each) for each in contents.kernels],
-        "tuning": [
-            {"key": key, "choice": choice.name, "seconds": dict(choice.seconds)}
-            for key, choice in contents.tuning.items()
-        ],
+        "tuning": [describe_choice(key, choice) for key, choice in contents.tuning.items()],
         "datasets": [
             {"name": each.stem, "size_bytes": each.stat().st_size} for each in contents.datasets
         ],
+    }
+
+
+def describe_choice(key: str, choice: Choice) -> dict[str, Any]:
+    """A tuning choice as plain values, for JSON."""
+    return {
+        "key": key,
+        "choice": choice.name,
+        "seconds": dict(choice.seconds),
+        "failures": dict(choice.failures),
     }
 
 
@@ -200,19 +207,28 @@ def show(wanted: str, as_json: bool) -> None:
     contents = read_contents()
     choice = contents.tuning.get(wanted)
     if choice is not None:
-        chosen = {"key": wanted, "choice": choice.name, "seconds": dict(choice.seconds)}
         if as_json:
-            print_json(chosen)
+            print_json(describe_choice(wanted, choice))
         else:
-            click.echo(f"{wanted}: {choice.name}")
-            for name, seconds in sorted(choice.seconds.items(), key=lambda pair: pair[1]):
-                click.echo(f"  {format_seconds(seconds):>10}  {name}")
+            click.echo(format_choice(wanted, choice))
         return
     found = require_kernels(contents, wanted)
     if as_json:
         print_json([describe_kernel(each) for each in found])
     else:
         click.echo("\n\n".join(describe_compilation(each) for each in found))
+
+
+def format_choice(key: str, choice: Choice) -> str:
+    """What was chosen, and how long each candidate took, the fastest first."""
+    measured = sorted(choice.seconds.items(), key=lambda pair: pair[1])
+    return "\n".join(
+        (
+            f"{key}: {choice.name}",
+            *(f"  {format_seconds(seconds):>10}  {name}" for name, seconds in measured),
+            *(f"  {'failed':>10}  {name} ({why})" for name, why in choice.failures.items()),
+        )
+    )
 
 
 def describe_compilation(entry: CacheEntry) -> str:

@@ -11,7 +11,6 @@
 from __future__ import annotations
 
 import platform
-from importlib import metadata
 from typing import Any
 
 import click
@@ -23,6 +22,7 @@ from shorthaul.cli.completion import completion
 from shorthaul.cli.demo import demo
 from shorthaul.cli.doctor import doctor
 from shorthaul.cli.explain import explain
+from shorthaul.cli.probes.packages import find_version
 from shorthaul.errors import ShorthaulError
 from shorthaul.settings import settings
 
@@ -63,7 +63,7 @@ def _show_version(context: click.Context, parameter: click.Parameter, is_wanted:
     if is_wanted and not context.resilient_parsing:
         # From torch's metadata: importing it takes two seconds.
         click.echo(
-            f"shorthaul {__version__}, torch {metadata.version('torch')}, "
+            f"shorthaul {__version__}, torch {find_version('torch') or 'not installed'}, "
             f"Python {platform.python_version()}"
         )
         context.exit()

@@ -8,7 +8,9 @@ import torch
 
 from shorthaul.cli.probes.kernels import (
     describe_openmp,
+    describe_others,
     describe_threads,
+    listen_for_others,
     look_at_processor,
     look_at_threads,
     look_for_compiler,
@@ -96,3 +98,10 @@ def test_a_second_openmp_runtime_is_a_warning_that_names_it() -> None:
 def test_torchs_runtime_is_among_those_mapped() -> None:
     facts = look_for_openmp().facts
     assert any(Path(each).samefile(facts["runtime"]) for each in facts["mapped"])
+
+
+def test_measurements_beside_others_come_with_a_caution() -> None:
+    assert describe_others(0.05) == ""
+    assert describe_others(0.5).startswith("others use 50% of the processors")
+    heard = listen_for_others()
+    assert heard == "" or "of the processors" in heard

@@ -10,6 +10,7 @@ from shorthaul.cli.probes.machine import (
     find_mount,
     find_openmp_libraries,
     read_available_bytes,
+    read_busy_share,
     read_last_level_cache_bytes,
     read_processor_limit,
 )
@@ -79,6 +80,25 @@ def test_each_openmp_runtime_is_found_once() -> None:
         "/opt/torch/lib/libgomp.so.1",
         "/usr/lib/llvm/libomp.so.5",
     )
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "share"),
+    [
+        # user nice system idle iowait irq softirq steal guest guest_nice
+        ("100 0 50 800 50 0 0 0 0 0", "110 0 55 870 60 0 0 5 0 0", 0.2),
+        ("100 0 50 800 50 0 0 0 0 0", "100 0 50 900 50 0 0 0 0 0", 0.0),
+        ("100 0 50 800 50 0 0 0 0 0", "200 0 50 800 50 0 0 0 100 0", 1.0),  # guests are users
+        ("100 0 50 800 50 0 0 0 0 0", "100 0 50 800 50 0 0 0 0 0", 0.0),  # no time has passed
+    ],
+)
+def test_the_share_of_time_that_others_use(before: str, after: str, share: float) -> None:
+    texts = [f"cpu  {each}\ncpu0 1 2 3 4 5\nintr 7\n" for each in (before, after)]
+    assert read_busy_share(*texts) == pytest.approx(share)
+
+
+def test_a_system_that_does_not_tell_is_not_busy() -> None:
+    assert read_busy_share("", "") == 0.0
 
 
 def test_available_memory() -> None:

@@ -1,5 +1,6 @@
 """Probes of packages, cache and fallbacks."""
 
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ from shorthaul import fallbacks
 from shorthaul.cli.findings import Finding
 from shorthaul.cli.probes.packages import (
     describe_extra,
+    find_version,
     list_fallbacks,
     look_at_cache,
     look_for_extras,
@@ -31,6 +33,11 @@ def test_extras_are_read_from_metadata_as_builders_write_it() -> None:
             "pytest>=8; extra == 'dev'",
         ]
     ) == {"compress": ("lz4", "zstandard"), "gpu": ("triton",), "dev": ("pytest",)}
+
+
+def test_versions_are_found_without_importing() -> None:
+    assert find_version("torch") == metadata.version("torch")
+    assert find_version("no-such-package") is None
 
 
 def test_every_extra_of_the_project_is_looked_for() -> None:

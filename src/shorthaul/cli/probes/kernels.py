@@ -7,11 +7,14 @@ from __future__ import annotations
 
 import os
 import platform
+import time
 from pathlib import Path
 
 from shorthaul.cli.findings import Finding
 from shorthaul.cli.probes import machine
 from shorthaul.settings import settings
+
+LISTENING_SECONDS = 0.25
 
 
 def look_for_torch() -> Finding:
@@ -137,7 +140,7 @@ def measure_arithmetic() -> Finding:
     """Floating operations per second when nothing but arithmetic is done."""
     from shorthaul.cli.trials.peaks import measure_multiply_adds
 
-    noise = describe_load(os.getloadavg()[0], len(os.sched_getaffinity(0)))
+    noise = listen_for_others()
     rates = measure_multiply_adds()
     return Finding(
         "multiply-add peak",
@@ -159,7 +162,7 @@ def measure_memory_bandwidth() -> Finding:
 
     available_bytes = machine.read_available_bytes(_read(Path("/proc/meminfo")))
     cache_bytes = machine.read_last_level_cache_bytes()
-    noise = describe_load(os.getloadavg()[0], len(os.sched_getaffinity(0)))
+    noise = listen_for_others()
     rates = measure_memory(choose_stream_bytes(cache_bytes, available_bytes))
     return Finding(
         "memory bandwidth",
@@ -179,11 +182,18 @@ def measure_memory_bandwidth() -> Finding:
     )
 
 
-def describe_load(load: float, usable: int) -> str:
-    """What makes a measurement doubtful: others that use the processors; empty when none do."""
-    if load <= usable / 2:
+def listen_for_others() -> str:
+    """What makes a measurement made now doubtful: others that use the processors; empty if none."""
+    before = _read(Path("/proc/stat"))
+    time.sleep(LISTENING_SECONDS)
+    return describe_others(machine.read_busy_share(before, _read(Path("/proc/stat"))))
+
+
+def describe_others(busy_share: float) -> str:
+    """A word of caution, when others take more than a tenth of the processors' time."""
+    if busy_share <= 0.1:
         return ""
-    return f"others use the processors too (load {load:.1f} on {usable}): measure in a quiet minute"
+    return f"others use {busy_share:.0%} of the processors: measure again in a quiet minute"
 
 
 def _read(path: Path) -> str:

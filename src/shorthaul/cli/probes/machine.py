@@ -56,6 +56,24 @@ def read_processor_limit(cpu_max: str, usable: int) -> float:
     return min(float(usable), int(quota) / int(period))
 
 
+def read_busy_share(before: str, after: str) -> float:
+    """The share of all processors' time that was used between two texts of /proc/stat.
+
+    What a hypervisor gave to others ("steal") counts as used. 0 if the texts do not tell.
+    """
+    first, second = _read_ticks(before), _read_ticks(after)
+    passed = [later - earlier for earlier, later in zip(first, second, strict=False)][:8]
+    if len(passed) < 5 or sum(passed) <= 0:
+        return 0.0
+    idle = passed[3] + passed[4]  # the fourth column is idle time, the fifth is waiting for disks
+    return min(1.0, max(0.0, 1 - idle / sum(passed)))
+
+
+def _read_ticks(text: str) -> list[int]:
+    match = re.search(r"^cpu +([0-9 ]+)$", text, re.MULTILINE)
+    return [int(each) for each in match[1].split()] if match else []
+
+
 def read_available_bytes(meminfo: str) -> int:
     """Memory that can be had without swapping, from the text of /proc/meminfo; 0 if not told."""
     match = re.search(r"^MemAvailable:\s+([0-9]+) kB$", meminfo, re.MULTILINE)

@@ -52,7 +52,7 @@ def look_for_triton() -> Finding:
 def look_for_extras() -> tuple[Finding, ...]:
     """Every extra of shorthaul: what it brings, or how to get it."""
     return tuple(
-        describe_extra(extra, {name: _installed_version(name) for name in names})
+        describe_extra(extra, {name: find_version(name) for name in names})
         for extra, names in parse_extras(metadata.requires("shorthaul") or []).items()
     )
 
@@ -127,7 +127,8 @@ def list_fallbacks() -> tuple[Finding, ...]:
     )
 
 
-def _installed_version(package: str) -> str | None:
+def find_version(package: str) -> str | None:
+    """The version of an installed package, without importing it; `None` if it is not there."""
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
