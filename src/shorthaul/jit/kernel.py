@@ -104,11 +104,11 @@ class Kernel:
         for each in source.functions:
             if not hasattr(library, each.name):
                 raise CompileError(
-                    "the linker",
+                    "linking",
                     self.name,
                     entry.directory / "kernel.cpp",
                     entry.directory / "compile.sh",
-                    f"`{each.prototype()}` is declared, but nothing defines it",
+                    f"`{each.prototype()}` is declared, but nothing with these types is defined",
                 )
         self.functions = {
             each.name: KernelFunction(source, each, library) for each in source.functions

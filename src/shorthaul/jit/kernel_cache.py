@@ -85,7 +85,7 @@ class KernelCache:
         for _ in range(REBUILDS):
             try:
                 return self._find_or_build(source, toolchain)
-            except OSError as error:  # noqa: PERF203 - a few rounds, not thousands
+            except OSError as error:
                 if error.errno not in _DISTURBANCES:
                     raise
         return self._find_or_build(source, toolchain)
@@ -222,7 +222,7 @@ def make_private_directory(directory: Path) -> None:
 
 def _require_private(path: Path) -> None:
     link, found = path.lstat(), path.stat()
-    if link.st_uid not in (os.geteuid(), 0):  # root has no need of planted links
+    if stat.S_ISLNK(link.st_mode) and link.st_uid not in (os.geteuid(), 0):  # root may do anything
         raise CacheOwnershipError(path, f"it is a link that belongs to user {link.st_uid}")
     if found.st_uid != os.geteuid():
         raise CacheOwnershipError(path, f"it belongs to user {found.st_uid}, not to you")

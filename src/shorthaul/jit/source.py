@@ -13,8 +13,9 @@
 >>> print(scale.prototype())
 void scale(const float* x, double factor, float* out, int64_t n)
 
-The prototypes are written into the compiled text, so that the compiler itself refuses a definition
-that disagrees with what Python will pass.
+The prototypes are written into the compiled text and name the functions for C: a definition that
+disagrees with what Python will pass is another function to C++, and the one that Python wants is
+missing, which is an error before anything is called.
 """
 
 from __future__ import annotations
