@@ -1,0 +1,221 @@
+"""Batch norm and activation folded into the convolution before them, while they are in eval mode.
+
+In eval mode a batch norm multiplies and shifts each channel by constants, which can be multiplied
+into the weights once. Modules stay where they are and keep their parameters and buffers; only their
+classes change, so that they pass on what the convolution has done already. In training mode
+everything runs as it did.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, fx, nn
+
+_BATCH_NORMS: tuple[type[nn.Module], ...] = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
+_ACTIVATIONS: dict[type[nn.Module], str] = {
+    nn.ReLU: "relu",
+    nn.ReLU6: "relu6",
+    nn.Hardswish: "hardswish",
+    nn.SiLU: "silu",
+    nn.GELU: "gelu",
+    nn.Sigmoid: "sigmoid",
+    nn.Tanh: "tanh",
+}
+
+
+class Fold:
+    """A convolution's batch norm and the activation after it; either may be missing."""
+
+    def __init__(self, norm: nn.Module | None, activation: nn.Module | None) -> None:
+        self.norm, self.activation = norm, activation
+        self._key: tuple[object, ...] | None = None
+        self._folded: tuple[Tensor, Tensor] | None = None
+
+    @property
+    def activation_name(self) -> str | None:
+        """The name that `conv2d` has for the activation."""
+        return None if self.activation is None else name_of(self.activation)
+
+    def is_active(self) -> bool:
+        """Whether the convolution does the work of the others now."""
+        first = self.norm if self.norm is not None else self.activation
+        return first is not None and not first.training
+
+    def apply(self, weight: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        """Weight and bias with the batch norm multiplied in."""
+        if self.norm is None:
+            return weight, bias
+        norm: Any = self.norm
+        parts = [weight, bias, norm.weight, norm.bias, norm.running_mean, norm.running_var]
+        if torch.compiler.is_compiling() or (
+            torch.is_grad_enabled()
+            and any(each is not None and each.requires_grad for each in parts)
+        ):
+            return fold_batch_norm(norm, weight, bias)
+        key = tuple(None if each is None else (each.data_ptr(), each._version) for each in parts)
+        if self._folded is None or key != self._key:
+            with torch.no_grad():
+                self._folded, self._key = fold_batch_norm(norm, weight, bias), key
+        return self._folded
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"norm": self.norm, "activation": self.activation, "_key": None, "_folded": None}
+
+
+def fold_batch_norm(norm: Any, weight: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Weight and bias of the convolution that equals convolution and batch norm in eval mode.
+
+    >>> norm = nn.BatchNorm2d(2).eval()
+    >>> weight, bias = fold_batch_norm(norm, torch.ones(2, 1, 1, 1), None)
+    >>> bool(torch.allclose(weight, torch.ones(2, 1, 1, 1), atol=1e-4)), bias.tolist()
+    (True, [0.0, 0.0])
+    """
+    # In double precision, because a division and a root are rounded only once per channel.
+    scale = (norm.running_var.double() + norm.eps).rsqrt()
+    if norm.weight is not None:
+        scale = scale * norm.weight.double()
+    shift = -norm.running_mean.double()
+    if bias is not None:
+        shift = shift + bias.double()
+    shift = shift * scale
+    if norm.bias is not None:
+        shift = shift + norm.bias.double()
+    channels = (-1,) + (1,) * (weight.dim() - 1)
+    return (weight.double() * scale.view(channels)).to(weight.dtype), shift.to(weight.dtype)
+
+
+def name_of(activation: nn.Module) -> str | None:
+    """What `conv2d` calls this activation module; `None` if it has no name for it."""
+    if isinstance(activation, nn.GELU) and activation.approximate != "none":
+        return None
+    kind = type(activation)
+    return _ACTIVATIONS.get(_UNFOLDED.get(kind, kind))
+
+
+def find_folds(model: nn.Module) -> dict[str, tuple[str | None, str | None]]:
+    """Convolution -> (batch norm, activation) that may be folded into it, by their names.
+
+    They must be called once each and directly after one another. That is read from the model's
+    graph, or from its `nn.Sequential`s where the model cannot be traced.
+    """
+    modules = dict(model.named_modules(remove_duplicate=False))
+    chains = _chains_from_graph(model)
+    if chains is None:
+        chains = _chains_from_sequentials(model)
+    found: dict[str, tuple[str | None, str | None]] = {}
+    for first, second, third in chains:
+        conv, after = modules[first], modules[second]
+        if _has_hooks(conv) or _has_hooks(after):
+            continue
+        if _is_foldable_norm(after, conv):
+            last = third if third is not None and name_of(modules[third]) else None
+            found[first] = (second, last)
+        elif name_of(after) is not None:
+            found[first] = (None, second)
+    return found
+
+
+def _is_foldable_norm(norm: nn.Module, conv: nn.Module) -> bool:
+    return (
+        type(norm) in _BATCH_NORMS
+        and norm.running_mean is not None
+        and norm.num_features == getattr(conv, "out_channels", None)
+    )
+
+
+def _has_hooks(module: nn.Module) -> bool:
+    """Hooks would see other values after folding."""
+    return bool(module._forward_hooks or module._forward_pre_hooks)
+
+
+def _chains_from_graph(model: nn.Module) -> list[tuple[str, str, str | None]] | None:
+    try:
+        graph = fx.Tracer().trace(model)
+    except Exception:  # a model may fail to be traced in any way that Python knows
+        return None
+    modules = dict(model.named_modules())
+    calls: dict[int, int] = {}
+    nodes = [node for node in graph.nodes if node.op == "call_module"]
+    for node in nodes:
+        identity = id(modules[str(node.target)])
+        calls[identity] = calls.get(identity, 0) + 1
+
+    def only_user(node: fx.Node) -> fx.Node | None:
+        """The module call that alone takes this node's value, if its module is called once."""
+        users = list(node.users)
+        if len(users) != 1 or users[0].op != "call_module" or len(users[0].all_input_nodes) != 1:
+            return None
+        return users[0] if calls[id(modules[str(users[0].target)])] == 1 else None
+
+    chains: list[tuple[str, str, str | None]] = []
+    for node in nodes:
+        module = modules[str(node.target)]
+        if isinstance(module, nn.Conv1d | nn.Conv2d | nn.Conv3d) and calls[id(module)] == 1:
+            second = only_user(node)
+            if second is not None:
+                third = only_user(second)
+                last = None if third is None else str(third.target)
+                chains.append((str(node.target), str(second.target), last))
+    return chains
+
+
+def _chains_from_sequentials(model: nn.Module) -> list[tuple[str, str, str | None]]:
+    counts: dict[int, int] = {}
+    for _, module in model.named_modules(remove_duplicate=False):
+        counts[id(module)] = counts.get(id(module), 0) + 1
+    chains: list[tuple[str, str, str | None]] = []
+    for name, container in model.named_modules():
+        if type(container) is not nn.Sequential:
+            continue
+        steps = [
+            (f"{name}.{each}" if name else each, step) for each, step in container.named_children()
+        ]
+        for index, (first, conv) in enumerate(steps[:-1]):
+            second, after = steps[index + 1]
+            if not isinstance(conv, nn.Conv1d | nn.Conv2d | nn.Conv3d):
+                continue
+            if counts[id(conv)] == counts[id(after)] == 1:
+                following = steps[index + 2] if index + 2 < len(steps) else None
+                is_alone = following is not None and counts[id(following[1])] == 1
+                chains.append((first, second, following[0] if following and is_alone else None))
+    return chains
+
+
+class FoldedAway(nn.Module):
+    """A batch norm or activation whose work the convolution before it does in eval mode."""
+
+    fold: Fold
+
+    def forward(self, input: Tensor) -> Tensor:
+        """What came in, while the convolution has done the work; else as always."""
+        if self.fold.is_active():
+            return input
+        result: Tensor = super().forward(input)
+        return result
+
+
+def _folded_class(kind: type[nn.Module]) -> type[nn.Module]:
+    """A class of its own per kind, findable by name so that models with it can be pickled."""
+    name = f"Folded{kind.__name__}"
+    words = {"__module__": __name__, "__doc__": f"{kind.__name__}, done by the layer before it."}
+    globals()[name] = type(name, (FoldedAway, kind), words)
+    folded: type[nn.Module] = globals()[name]
+    return folded
+
+
+_FOLDED = {kind: _folded_class(kind) for kind in (*_BATCH_NORMS, *_ACTIVATIONS)}
+_UNFOLDED = {folded: kind for kind, folded in _FOLDED.items()}
+
+
+def fold_away(module: nn.Module, fold: Fold) -> None:
+    """Let the convolution of `fold` do the work of `module`."""
+    module.__class__ = _FOLDED[type(module)]
+    module.__dict__["fold"] = fold
+
+
+def restore(module: nn.Module) -> None:
+    """Undo `fold_away`."""
+    module.__class__ = _UNFOLDED[type(module)]
+    del module.__dict__["fold"]

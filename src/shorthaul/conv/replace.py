@@ -1,0 +1,292 @@
+"""A model's convolutions replaced in place, layer by layer where it helps, and put back.
+
+>>> from torch import nn
+>>> model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU()).eval()
+>>> report = replace_convs(model, policy="always", fold=True)
+>>> model[0]
+Conv2d(3, 8, kernel_size=(3, 3), stride=(1, 1))
+>>> [(each.name, each.note) for each in report.layers]
+[('0', 'batch norm 1 and activation 2 folded in eval mode')]
+>>> report.revert()
+>>> type(model[0]) is nn.Conv2d
+True
+
+A layer is replaced by changing its class, so parameters, `state_dict`, hooks, names and everybody's
+references stay what they are.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from rich.table import Table
+from torch import Tensor, nn
+
+from shorthaul.conv.aten import apply_activation
+from shorthaul.conv.fold import Fold, find_folds, fold_away, restore
+from shorthaul.conv.layer import Conv1d, Conv2d, Conv3d, WindowOrderLayer
+from shorthaul.errors import ConvolutionError
+from shorthaul.jit import Candidate, Choice, autotune
+
+POLICIES = ("auto", "always")
+_OURS = "window order"
+_ATEN = "aten"
+_TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
+
+
+@dataclass
+class ReplacedLayer:
+    """One replaced layer: how it decides, and what it has decided."""
+
+    name: str
+    policy: str
+    fold: Fold | None = None
+    note: str = ""
+    problem: str = ""  # as last seen
+    choices: dict[str, Choice] = field(default_factory=dict)  # by mode: inference, training
+
+    def run(self, layer: Any, input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        """The layer's output by the way that was measured to be faster for this mode."""
+        activation: str | None = None
+        if self.fold is not None and self.fold.is_active():
+            weight, bias = self.fold.apply(weight, bias)
+            activation = self.fold.activation_name
+        if self.policy == "auto" and self.choose(layer, input, weight, bias, activation) == _ATEN:
+            return _run_aten(layer, input, weight, bias, activation)
+        output: Tensor = layer.run(input, weight, bias, activation)
+        return output
+
+    def choose(
+        self, layer: Any, input: Tensor, weight: Tensor, bias: Tensor | None, activation: str | None
+    ) -> str:
+        """Ours or ATen's, measured at the first call of each mode."""
+        tensors = [each for each in (input, weight, bias) if each is not None]
+        is_training = torch.is_grad_enabled() and any(each.requires_grad for each in tensors)
+        mode = "training" if is_training else "inference"
+        if mode not in self.choices:
+            if torch.compiler.is_compiling() or not input.numel():
+                return _OURS  # nothing can be measured now
+            self.problem = _describe(layer, input, activation)
+            self.choices[mode] = _measure(
+                layer, [each.detach() for each in tensors], activation, is_training, self.problem
+            )
+        return self.choices[mode].name
+
+    def describe_choice(self) -> tuple[str, str]:
+        """What was chosen, and how many times faster ours was measured to be; for the table."""
+        if self.policy == "always":
+            return _OURS, ""
+        if not self.choices:
+            return "at the first call", ""
+        chosen, ratios = [], []
+        for mode, choice in sorted(self.choices.items()):
+            label = f"{mode}: " if len(self.choices) > 1 else ""
+            chosen.append(f"{label}{choice.name}")
+            if {_OURS, _ATEN} <= choice.seconds.keys():
+                ratios.append(f"{choice.seconds[_ATEN] / choice.seconds[_OURS]:.2f}")
+        return ", ".join(chosen), ", ".join(ratios)
+
+
+@dataclass
+class ReplacementReport:
+    """What `replace_convs` did; it is filled in further when layers are first called."""
+
+    model: nn.Module
+    layers: list[ReplacedLayer]
+    left_alone: dict[str, str]  # name -> reason
+    _originals: list[tuple[nn.Module, type[nn.Module]]] = field(repr=False)
+
+    def table(self) -> Table:
+        """A table for `rich.print`."""
+        table = Table(title="convolutions")
+        for heading in ("layer", "problem", "chosen", "times faster", "note"):
+            table.add_column(heading, justify="right" if heading == "times faster" else "left")
+        for each in self.layers:
+            chosen, ratio = each.describe_choice()
+            table.add_row(each.name, each.problem, chosen, ratio, each.note)
+        for name, reason in self.left_alone.items():
+            table.add_row(name, "", "left alone", "", reason)
+        return table
+
+    def revert(self) -> None:
+        """Put every layer back to what it was; a second call does nothing."""
+        for module, original in self._originals:
+            replacement: ReplacedLayer | None = module.__dict__.pop("replacement", None)
+            if replacement is not None and replacement.fold is not None:
+                for each in (replacement.fold.norm, replacement.fold.activation):
+                    if each is not None:
+                        restore(each)
+            module.__class__ = original
+        self._originals.clear()
+
+
+class ReplacedConv1d(Conv1d):
+    """An `nn.Conv1d` after `replace_convs`."""
+
+    replacement: ReplacedLayer
+
+    def _conv_forward(self, input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        return self.replacement.run(self, input, weight, bias)
+
+    def _get_name(self) -> str:
+        return "Conv1d"
+
+
+class ReplacedConv2d(Conv2d):
+    """An `nn.Conv2d` after `replace_convs`."""
+
+    replacement: ReplacedLayer
+
+    def _conv_forward(self, input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        return self.replacement.run(self, input, weight, bias)
+
+    def _get_name(self) -> str:
+        return "Conv2d"
+
+
+class ReplacedConv3d(Conv3d):
+    """An `nn.Conv3d` after `replace_convs`."""
+
+    replacement: ReplacedLayer
+
+    def _conv_forward(self, input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        return self.replacement.run(self, input, weight, bias)
+
+    def _get_name(self) -> str:
+        return "Conv3d"
+
+
+_REPLACEMENTS: dict[type[nn.Module], type[nn.Module]] = {
+    nn.Conv1d: ReplacedConv1d,
+    nn.Conv2d: ReplacedConv2d,
+    nn.Conv3d: ReplacedConv3d,
+}
+
+
+def replace_convs(
+    model: nn.Module,
+    *,
+    policy: str = "auto",
+    fold: bool = False,
+    example: Any = None,
+) -> ReplacementReport:
+    """Let shorthaul compute the convolutions of `model`, in place.
+
+    `policy="auto"` measures each layer against ATen at its first call, once for inference and once
+    for training, remembers the result for this processor, and keeps ATen where it is faster;
+    `policy="always"` measures nothing. `fold=True` folds batch norm and activation modules into the
+    convolution before them for as long as they are in eval mode. `example` (a tensor, or a tuple of
+    arguments) runs the model once in eval mode, so that everything is decided before this returns.
+    """
+    if policy not in POLICIES:
+        raise ConvolutionError(f"policy must be one of {', '.join(POLICIES)}, got {policy!r}.")
+    folds = find_folds(model) if fold else {}
+    modules = dict(model.named_modules(remove_duplicate=False))
+    report = ReplacementReport(model, [], {}, [])
+    for name, module in model.named_modules():
+        reason = _reason_to_leave(module)
+        if reason is not None:
+            report.left_alone[name] = reason
+        elif type(module) in _REPLACEMENTS:
+            layer = ReplacedLayer(name, policy)
+            if name in folds:
+                norm, activation = (None if each is None else modules[each] for each in folds[name])
+                layer.fold = Fold(norm, activation)
+                layer.note = _describe_fold(*folds[name])
+                for each in (norm, activation):
+                    if each is not None:
+                        fold_away(each, layer.fold)
+            report._originals.append((module, type(module)))
+            module.__class__ = _REPLACEMENTS[type(module)]
+            module.__dict__["replacement"] = layer
+            report.layers.append(layer)
+    if example is not None:
+        _run_example(model, example)
+    return report
+
+
+def _reason_to_leave(module: nn.Module) -> str | None:
+    kind = type(module)
+    if kind in _REPLACEMENTS:
+        return None
+    if isinstance(module, WindowOrderLayer):
+        return "is shorthaul's already"
+    if isinstance(module, nn.Conv1d | nn.Conv2d | nn.Conv3d):
+        return f"{kind.__name__} is a subclass, which may compute something else"
+    if isinstance(module, _TRANSPOSED):
+        return "transposed convolutions stay with ATen; `sh.conv_transpose2d` computes them"
+    return None
+
+
+def _describe_fold(norm: str | None, activation: str | None) -> str:
+    parts = [f"batch norm {norm}"] if norm else []
+    parts += [f"activation {activation}"] if activation else []
+    return f"{' and '.join(parts)} folded in eval mode"
+
+
+def _run_example(model: nn.Module, example: Any) -> None:
+    modes = {each: each.training for each in model.modules()}
+    arguments: Sequence[Any] = example if isinstance(example, tuple) else (example,)
+    try:
+        with torch.no_grad():
+            model.eval()(*arguments)
+    finally:
+        for module, is_training in modes.items():
+            module.training = is_training
+
+
+def _run_aten(
+    layer: Any, input: Tensor, weight: Tensor, bias: Tensor | None, activation: str | None
+) -> Tensor:
+    plain: Any = next(each for each in _REPLACEMENTS if isinstance(layer, each))
+    output: Tensor = plain._conv_forward(layer, input, weight, bias)
+    return apply_activation(output, activation)
+
+
+def _describe(layer: Any, input: Tensor, activation: str | None) -> str:
+    """The layer and the kind of input that it gets, in one line: what a measurement holds for."""
+    sizes = "x".join(str(_round_up(each)) for each in (*input.shape[:1], *input.shape[2:]))
+    last = torch.channels_last if layer.dimensions == 2 else torch.channels_last_3d
+    is_last = layer.dimensions > 1 and input.dim() == layer.dimensions + 2
+    is_last = is_last and not input.is_contiguous() and input.is_contiguous(memory_format=last)
+    words = [layer.extra_repr(), sizes, str(input.dtype).removeprefix("torch.")]
+    words += ["channels_last"] if is_last else []
+    words += [activation] if activation else []
+    return " ".join(words)
+
+
+def _round_up(size: int) -> int:
+    """The next power of two: sizes as near as this choose alike, and are measured once."""
+    return 1 << max(0, size - 1).bit_length()
+
+
+def _measure(
+    layer: Any, tensors: list[Tensor], activation: str | None, is_training: bool, problem: str
+) -> Choice:
+    def run(convolve: Any) -> None:
+        if not is_training:
+            with torch.no_grad():
+                convolve(layer, *tensors)
+            return
+        leaves = [each.detach().requires_grad_() for each in tensors]
+        output = convolve(layer, *leaves)
+        torch.autograd.grad(output, leaves, torch.ones_like(output))
+
+    def ours(layer: Any, input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+        output: Tensor = layer.run(input, weight, bias, activation)
+        return output
+
+    def aten(layer: Any, input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+        return _run_aten(layer, input, weight, bias, activation)
+
+    mode = "training" if is_training else "inference"
+    with warnings.catch_warnings(), torch.enable_grad():
+        warnings.simplefilter("ignore")  # ATen's, on copies for "same" padding
+        return autotune(
+            f"conv layer {problem} {mode} threads {torch.get_num_threads()}",
+            [Candidate(_OURS, lambda: run(ours)), Candidate(_ATEN, lambda: run(aten))],
+        )

@@ -1,0 +1,127 @@
+"""Batch norm and activation folded into convolutions, found in graphs and in sequentials."""
+
+import pytest
+import torch
+from torch import nn
+
+from shorthaul.conv.fold import Fold, find_folds, fold_away, fold_batch_norm, name_of, restore
+from tests.conv.tolerances import require_close
+
+
+def _trained_norm(channels: int, **options: bool) -> nn.BatchNorm2d:
+    torch.manual_seed(0)
+    norm = nn.BatchNorm2d(channels, **options)
+    norm(torch.randn(8, channels, 4, 4) * 3 + 1)
+    if norm.affine:
+        nn.init.normal_(norm.weight)
+        nn.init.normal_(norm.bias)
+    return norm.eval()
+
+
+@pytest.mark.parametrize("affine", [True, False])
+@pytest.mark.parametrize("has_bias", [True, False])
+def test_folded_weights_compute_both(affine: bool, has_bias: bool) -> None:
+    norm = _trained_norm(5, affine=affine)
+    conv = nn.Conv2d(3, 5, 3, bias=has_bias)
+    image = torch.randn(2, 3, 6, 6)
+    weight, bias = fold_batch_norm(norm, conv.weight, conv.bias)
+    require_close(torch.conv2d(image, weight, bias), norm(conv(image)))
+
+
+class TestFinding:
+    def test_in_a_graph(self) -> None:
+        class Block(nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.first, self.norm = nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4)
+                self.second, self.other = nn.Conv2d(4, 4, 1), nn.BatchNorm2d(4)
+                self.relu = nn.ReLU()
+
+            def forward(self, image: torch.Tensor) -> torch.Tensor:
+                image = self.relu(self.norm(self.first(image)))
+                return self.relu(self.other(self.second(image)) + image)
+
+        # The one relu is called twice, so it cannot belong to a single convolution.
+        assert find_folds(Block()) == {"first": ("norm", None), "second": ("other", None)}
+
+    def test_in_sequentials_of_a_model_that_cannot_be_traced(self) -> None:
+        class Untraceable(nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.body = nn.Sequential(
+                    nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.SiLU(), nn.Conv2d(4, 4, 1), nn.ReLU()
+                )
+
+            def forward(self, image: torch.Tensor) -> torch.Tensor:
+                return self.body(image) if image.sum() > 0 else image
+
+        assert find_folds(Untraceable()) == {
+            "body.0": ("body.1", "body.2"),
+            "body.3": (None, "body.4"),
+        }
+
+    @pytest.mark.parametrize(
+        "second",
+        [
+            nn.BatchNorm2d(4, track_running_stats=False),
+            nn.LayerNorm(4),
+            nn.GELU(approximate="tanh"),
+            nn.LeakyReLU(),
+        ],
+    )
+    def test_not_what_cannot_be_folded(self, second: nn.Module) -> None:
+        assert find_folds(nn.Sequential(nn.Conv2d(3, 4, 3), second)) == {}
+
+    def test_not_what_has_hooks(self) -> None:
+        model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4))
+        model[0].register_forward_hook(lambda *_: None)
+        assert find_folds(model) == {}
+
+    def test_not_what_others_use_too(self) -> None:
+        class Twice(nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.conv, self.norm = nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4)
+
+            def forward(self, image: torch.Tensor) -> torch.Tensor:
+                value = self.conv(image)
+                return self.norm(value) + value
+
+        assert find_folds(Twice()) == {}
+
+
+def test_work_is_passed_on_in_eval_mode_only() -> None:
+    norm, relu = _trained_norm(5), nn.ReLU()
+    fold = Fold(norm, relu)
+    fold_away(norm, fold)
+    fold_away(relu, fold)
+    image = torch.randn(2, 5, 3, 3)
+    assert relu(norm(image)) is image
+    assert name_of(relu) == fold.activation_name == "relu"
+    norm.train()
+    assert not torch.equal(norm(image), image)
+    assert relu(image).min() == 0
+    restore(norm.eval())
+    restore(relu)
+    assert type(norm) is nn.BatchNorm2d
+    assert type(relu) is nn.ReLU
+
+
+def test_folded_weights_follow_changes() -> None:
+    norm, conv = _trained_norm(5), nn.Conv2d(3, 5, 3)
+    fold = Fold(norm, None)
+    with torch.no_grad():
+        first = fold.apply(conv.weight, conv.bias)
+        assert fold.apply(conv.weight, conv.bias)[0] is first[0]
+        norm.running_mean += 1
+        second = fold.apply(conv.weight, conv.bias)
+        assert not torch.equal(first[1], second[1])
+        conv.weight.mul_(2)
+        require_close(fold.apply(conv.weight, conv.bias)[0], 2 * second[0])
+
+
+def test_gradients_reach_the_weight_and_the_norm() -> None:
+    norm, conv = _trained_norm(5), nn.Conv2d(3, 5, 3)
+    weight, bias = Fold(norm, None).apply(conv.weight, conv.bias)
+    (weight.sum() + bias.sum()).backward()
+    assert all(each.grad is not None for each in (*norm.parameters(), *conv.parameters()))
