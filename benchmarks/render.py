@@ -149,7 +149,7 @@ def _caption(run: ledger.Run) -> str:
     facts = [
         f"{machine['cpu']}, {machine['cores']} cores, {format_bytes(machine['memory_bytes'])}",
         f"torch {machine['torch']} with {machine.get('torch_threads', '?')} threads",
-        f"{most_rounds} interleaved rounds",
+        f"{most_rounds} interleaved rounds, load {machine.get('load_before', '?')} before",
         f"allocator: {machine['allocator']}",
         *(f"{name.replace('_', ' ')}: {value}" for name, value in run["conditions"].items()),
         f"{run['date'][:10]}, commit {run['commit'][:8]}{changed}",

@@ -10,20 +10,25 @@ import pytest
 
 from shorthaul import errors
 from shorthaul.errors import (
+    ActivationLostError,
     BufferBudgetError,
     CacheOwnershipError,
     CompileError,
     EngineUnavailableError,
     ExplainError,
+    InPlaceChangeError,
     KernelArgumentError,
     KernelLoadError,
     KernelStatusError,
     MissingExtraError,
     NoCompilerError,
+    OffloadBudgetError,
     SettingError,
     ShorthaulError,
     ShortReadError,
+    SpoolFullError,
     StorageError,
+    TemporaryFileSystemError,
     UnknownSettingError,
     UnsafeFileError,
     WaitTimeoutError,
@@ -97,6 +102,33 @@ GOLDEN: dict[ShorthaulError, str] = {
     BufferBudgetError(8 * 2**20, 2**20): (
         "a buffer of 8.0 MiB (8,388,608 bytes) can never fit "
         "the pool's budget of 1.0 MiB (1,048,576 bytes)."
+    ),
+    TemporaryFileSystemError(Path("/dev/shm"), "tmpfs"): (
+        "/dev/shm is a tmpfs: what is written there stays in memory.\n"
+        "  Give a directory on a disk, set SHORTHAUL_SCRATCH, or pass `allow_memory=True`."
+    ),
+    SpoolFullError(Path("/scratch"), 44_237_291_520, 2**30): (
+        "activations need 41.2 GiB (44,237,291,520 bytes), but "
+        "/scratch has 1.0 GiB (1,073,741,824 bytes) for them.\n"
+        "  Lower the batch size, raise `minimum_bytes`, or give another directory.\n"
+        "  `sh.offload.plan(model, batch)` shows this before training."
+    ),
+    OffloadBudgetError(2**21, 2**20, "by one layer"): (
+        "the budget of 1.0 MiB (1,048,576 bytes) is too small: "
+        "2.0 MiB (2,097,152 bytes) are needed at once by one layer.\n"
+        "  Raise `budget` to 2,097,152 or more, or lower the batch size."
+    ),
+    ActivationLostError(
+        "float32 (2, 3)", "layers.0", "/scratch/spool", 4096, "its check differs"
+    ): (
+        "the activation float32 (2, 3) of layers.0 is lost: its check differs.\n"
+        "  file /scratch/spool, from byte 4,096\n"
+        "  No gradient was made from it. Parameters are unchanged until the optimiser steps, so\n"
+        "  `sh.offload.retry_step(step)` can run the step again."
+    ),
+    InPlaceChangeError("torch.FloatTensor [2, 3]", 2, 1): (
+        "one of the variables needed for gradient computation has been modified by an inplace "
+        "operation: [torch.FloatTensor [2, 3]] is at version 2; expected version 1 instead."
     ),
 }
 

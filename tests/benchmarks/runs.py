@@ -36,6 +36,7 @@ def make_run(question: str = "rows", **changes: Any) -> dict[str, Any]:
             "torch": "2.13.0",
             "torch_threads": 2,
             "allocator": "glibc, default settings",
+            "load_before": 0.25,
         },
         "conditions": {"page_cache": "cold"},
         "rows": [
