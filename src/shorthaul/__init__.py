@@ -3,29 +3,43 @@
 The catalogue: every public name, and nothing else.
 """
 
-from typing import TYPE_CHECKING
+import importlib
+import typing
 
 from shorthaul import errors
 from shorthaul.explain import explain
 from shorthaul.meter import Meter, meter
 from shorthaul.settings import settings
 
-if TYPE_CHECKING:
-    from shorthaul import jit
+if typing.TYPE_CHECKING:
+    from shorthaul import jit, offload
+    from shorthaul.offload import offload_activations
 
 __version__ = "0.1.0"
 
-__all__ = ["Meter", "__version__", "errors", "explain", "jit", "meter", "settings"]
+__all__ = [
+    "Meter",
+    "__version__",
+    "errors",
+    "explain",
+    "jit",
+    "meter",
+    "offload",
+    "offload_activations",
+    "settings",
+]
 
 # Names that need torch, with the module each comes from. They are imported at their first use:
 # torch takes two seconds, and `shorthaul --help` shall answer at once.
-_NEEDS_TORCH = {"jit": "shorthaul.jit"}
+_NEEDS_TORCH = {
+    "jit": "shorthaul.jit",
+    "offload": "shorthaul.offload",
+    "offload_activations": "shorthaul.offload",
+}
 
-if not TYPE_CHECKING:  # checkers and editors read the imports above instead
+if not typing.TYPE_CHECKING:  # checkers and editors read the imports above instead
 
     def __getattr__(name: str) -> object:
-        import importlib
-
         if name not in _NEEDS_TORCH:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         module = importlib.import_module(_NEEDS_TORCH[name])

@@ -6,7 +6,7 @@ import contextlib
 import os
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any
@@ -14,15 +14,24 @@ from typing import Any
 import torch
 
 from shorthaul.errors import InPlaceChangeError
+from shorthaul.offload.compression import Codec, choose_codec
+from shorthaul.offload.endurance import (
+    Endurance,
+    WearLimit,
+    WriteLedger,
+    estimate_bytes_per_day,
+    identify_device,
+)
 from shorthaul.offload.identity import VersionWitness, find_key, find_view, why_not_movable
 from shorthaul.offload.policy import (
     OffloadAll,
     OffloadChosen,
     OffloadPlanned,
+    OffloadPrefix,
     Policy,
     SavedTensor,
 )
-from shorthaul.offload.prefetch import BackwardOrder
+from shorthaul.offload.prefetch import BackwardOrder, ForwardPass
 from shorthaul.offload.record import Handle, Record
 from shorthaul.offload.report import OffloadReport
 from shorthaul.offload.simulation import Disk
@@ -63,6 +72,8 @@ class ActivationOffload(contextlib.ContextDecorator):
         raises_when_full: bool,
         spread: str,
         allow_memory: bool,
+        codec: Codec | None,
+        wear: WearLimit,
         open_lane: Callable[[], StorageEngine],
     ) -> None:
         self.minimum_bytes = minimum_bytes
@@ -79,12 +90,18 @@ class ActivationOffload(contextlib.ContextDecorator):
             prefetch_bytes=prefetch_bytes,
             has_checksums=has_checksums,
             raises_when_full=raises_when_full,
+            codec=codec,
+            wear=wear,
         )
+        self.wear = wear
+        self._started = time.perf_counter()
         self.policy = self._choose_policy(policy)
         self._order = BackwardOrder()
         self._hooks: list[Any] = []
         self._small_count = 0
         self._was_entered = False
+        self.last_pass: ForwardPass | None = None  # the last one whose backward pass is over
+        self.on_unwrap: Sequence[Any] = ()
         self._stall_seconds = 0.0
 
     def _choose_policy(self, policy: str | Callable[[SavedTensor], bool]) -> Policy:
@@ -98,7 +115,10 @@ class ActivationOffload(contextlib.ContextDecorator):
                 in_flight_bytes=self.store.in_flight_bytes,
                 prefetch_bytes=self.store.prefetch_bytes,
                 measure_disk=self.measure_disk,
+                endurance_bytes_per_step=lambda: self.wear.left_bytes,
             )
+        if policy == "ssdtrain":
+            return OffloadPrefix()
         raise ValueError(f"policy must be 'auto', 'all', 'ssdtrain' or a callable, got {policy!r}")
 
     # The hooks
@@ -121,7 +141,11 @@ class ActivationOffload(contextlib.ContextDecorator):
         self._hooks.pop().__exit__(kind, error, trace)
 
     def _pack(self, tensor: torch.Tensor) -> object:
-        if tensor.nbytes < self.minimum_bytes:
+        try:
+            is_small = tensor.nbytes < self.minimum_bytes
+        except RuntimeError:  # sparse tensors have no size of their own
+            is_small = True
+        if is_small:
             # The version goes along: with hooks, autograd no longer checks it.
             self._small_count += 1
             return (tensor, tensor._version)
@@ -149,7 +173,7 @@ class ActivationOffload(contextlib.ContextDecorator):
             if reason is not None or key is None:
                 store.counts.left_alone[reason or ""] += 1
                 return (tensor, tensor._version)
-            record = store.find(key)
+            record = store.find(tensor, key)
             if record is None:
                 record = self._save(tensor, key)
             else:
@@ -186,6 +210,7 @@ class ActivationOffload(contextlib.ContextDecorator):
                     break
             finished, self._order.last_over = self._order.last_over, None
             if finished is not None:
+                self.last_pass = finished
                 self.policy.learn(finished)
         return tensor
 
@@ -232,6 +257,9 @@ class ActivationOffload(contextlib.ContextDecorator):
         """What was done so far, and what it took."""
         with self.store.lock:
             self.store.settle()
+            written = self.wear.save()
+            elapsed = time.perf_counter() - self._started
+            per_day = estimate_bytes_per_day(self.store.counts.written_bytes, elapsed)
             return OffloadReport(
                 counts=self.store.counts,
                 live_bytes=self.store.live_bytes,
@@ -242,7 +270,18 @@ class ActivationOffload(contextlib.ContextDecorator):
                 refusal=self.store.refusal,
                 policy=self.policy.name,
                 explanation=self.policy.explain(),
+                drive=self.wear.ledger.device.name,
+                drive_written_bytes=written.total_bytes,
+                drive_days_left=self.wear.endurance.days_left(
+                    bytes_per_day=per_day, written_bytes=written.total_bytes
+                ),
             )
+
+    def unwrap(self) -> None:
+        """Take the hooks of `sh.offload.wrap` off the model."""
+        for hook in self.on_unwrap:
+            hook.remove()
+        self.on_unwrap = ()
 
     def close(self) -> None:
         """Give disk space, buffers and threads back now instead of when this is forgotten.
@@ -250,6 +289,7 @@ class ActivationOffload(contextlib.ContextDecorator):
         Graphs that still wait for their backward pass can no longer run it.
         """
         self.store.close()
+        self.wear.save()
 
 
 def offload_activations(
@@ -260,8 +300,10 @@ def offload_activations(
     minimum_bytes: int | str = DEFAULT_MINIMUM_BYTES,
     in_flight: int | str | None = None,
     prefetch: int | str | None = None,
+    compress: str | None = None,
     checksum: bool = True,
     on_full: str = "keep",
+    endurance: Mapping[str, Any] | Endurance | None = None,
     spread: str = "turns",
     allow_memory: bool = False,
     engine: str | Callable[[], StorageEngine] | None = None,
@@ -278,7 +320,9 @@ def offload_activations(
     Gradients are bit-equal to those without it. `directory` is a directory on a disk, or several;
     by default the scratch setting. `budget` bounds the activation bytes in memory. `minimum_bytes`
     is the size below which tensors stay. `in_flight` and `prefetch` bound what is being written and
-    what is read ahead. `on_full` says what a full disk means: "keep" in memory, or "raise".
+    what is read ahead. `compress` names a codec: "mask", "lz4" and "zstd" are exact, "int8" and "fp8"
+    are not. `checksum` verifies what comes back. `endurance` describes the drive and limits its
+    wear: `{"tbw": "600TB", "daily": "2TB"}`. `on_full` says what a full disk means: "keep" in memory, or "raise".
     `spread` uses several directories in "turns" or "stripes". `allow_memory` permits a directory
     that is itself memory. `engine` names a storage engine, or makes one.
     """
@@ -304,6 +348,8 @@ def offload_activations(
         raises_when_full=on_full == "raise",
         spread=spread,
         allow_memory=allow_memory,
+        codec=None if compress is None else choose_codec(compress),
+        wear=WearLimit(Endurance.parse(endurance), WriteLedger(identify_device(given[0]))),
         open_lane=engine if callable(engine) else lambda: open_engine(engine),
     )
 

@@ -20,6 +20,7 @@ per drive, what shorthaul has written to it, by all processes and across runs.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import datetime
 import fcntl
@@ -270,3 +271,58 @@ class WriteLedger:
             yield
         finally:
             os.close(descriptor)
+
+
+class WearLimit:
+    """Counts what is written to a drive, and says when today's share of it is used up.
+
+    The ledger on disk is brought up to date after every `SYNC_BYTES`, on demand, and when the
+    process ends: often enough for a daily limit, seldom enough to cost nothing. It is never written
+    from a finaliser, which might run inside the very code that writes it.
+    """
+
+    SYNC_BYTES = 256 * 2**20
+
+    def __init__(self, endurance: Endurance, ledger: WriteLedger) -> None:
+        self.endurance, self.ledger = endurance, ledger
+        self._left_bytes = endurance.bytes_left_today(ledger.written_today_bytes())
+
+    @property
+    def left_bytes(self) -> int | None:
+        """What may still be written today; `None` without a limit."""
+        if self._left_bytes is None:
+            return None
+        return max(0, self._left_bytes - _unsaved_bytes.get(self.ledger.path, 0))
+
+    def allows(self, length_bytes: int) -> bool:
+        """Whether so many bytes may still be written today."""
+        left_bytes = self.left_bytes
+        return left_bytes is None or length_bytes <= left_bytes
+
+    def note_written(self, written_bytes: int) -> None:
+        """So many bytes have been written."""
+        path = self.ledger.path
+        _ledgers[path] = self.ledger
+        _unsaved_bytes[path] = _unsaved_bytes.get(path, 0) + written_bytes
+        if _unsaved_bytes[path] >= self.SYNC_BYTES:
+            self.save()
+
+    def save(self) -> Written:
+        """Bring the ledger up to date; returns what it holds, with what others added."""
+        unsaved_bytes = _unsaved_bytes.pop(self.ledger.path, 0)
+        written = self.ledger.add(unsaved_bytes) if unsaved_bytes else self.ledger.read()
+        self._left_bytes = self.endurance.bytes_left_today(self.ledger.written_today_bytes())
+        return written
+
+
+# Written by this process and not yet in a ledger, by the ledger's path.
+_unsaved_bytes: dict[Path, int] = {}
+_ledgers: dict[Path, WriteLedger] = {}
+
+
+@atexit.register
+def _save_all() -> None:
+    for path, unsaved_bytes in list(_unsaved_bytes.items()):
+        _unsaved_bytes.pop(path, None)
+        with contextlib.suppress(OSError):  # a test's directory may be gone by now
+            _ledgers[path].add(unsaved_bytes)

@@ -17,6 +17,7 @@ from shorthaul.offload.planner import Measured, Plan, explain_drift, plan_step
 from shorthaul.offload.prefetch import ForwardPass
 from shorthaul.offload.simulation import Decision, Disk, Unit
 from shorthaul.offload.spool import round_to_blocks
+from shorthaul.offload.ssdtrain import Scope, choose_ssdtrain, estimate_ssdtrain_bandwidth
 
 
 @dataclass(frozen=True)
@@ -171,6 +172,52 @@ class OffloadPlanned:
         if self.drift:
             made += f", made because of drift ({'; '.join(self.drift)})"
         return f"{made}\n{self.plan.explain()}"
+
+
+class OffloadPrefix:
+    """The published adaptive rule: what is saved last, and used first, stays in memory.
+
+    As published, sizes come from the first pass and times from the third, the decision is made once,
+    and the disk's bandwidth is all that was saved over the time from the first store to the last,
+    whether or not the disk could have gone faster. Scopes are runs of tensors of the same modules.
+    """
+
+    name = "ssdtrain"
+    PROFILED_PASS = 2
+
+    def __init__(self) -> None:
+        self._passes = 0
+        self._kept_from: int | None = None  # position of the first tensor that is kept
+
+    def prepare(self) -> None:
+        """Nothing to prepare."""
+
+    def should_offload(self, saved: SavedTensor) -> bool:
+        """Whether it belongs to the prefix."""
+        return self._kept_from is None or saved.position < self._kept_from
+
+    def learn(self, finished: ForwardPass) -> None:
+        """Decide once, from the profiled pass."""
+        self._passes += 1
+        if self._passes != self.PROFILED_PASS + 1 or len(finished.packed_at) < 2:
+            return
+        ends = [*finished.packed_at[1:], finished.packed_at[-1]]
+        scopes: list[Scope] = []
+        for position, size in enumerate(finished.sizes):
+            seconds = ends[position] - finished.packed_at[position]
+            scopes.append(Scope(finished.names[position], seconds, size))
+        bandwidth = estimate_ssdtrain_bandwidth(
+            sum(finished.sizes), finished.packed_at[-1] - finished.packed_at[0]
+        )
+        decisions = choose_ssdtrain(scopes, bytes_per_second=bandwidth)
+        kept = [at for at, decision in enumerate(decisions) if decision is Decision.KEEP]
+        self._kept_from = kept[0] if kept else len(decisions)
+
+    def explain(self) -> str:
+        """What was decided."""
+        if self._kept_from is None:
+            return f"everything is offloaded until pass {self.PROFILED_PASS + 1} has been profiled"
+        return f"the first {self._kept_from} tensors are offloaded, the rest is kept"
 
 
 def units_of(finished: ForwardPass) -> list[Unit]:

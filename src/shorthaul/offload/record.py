@@ -17,12 +17,13 @@ should, with nothing to reset.
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import torch
 
 from shorthaul.errors import InPlaceChangeError
+from shorthaul.offload.compression import Codec
 from shorthaul.offload.identity import StorageKey, StorageReference, VersionWitness, View
 from shorthaul.offload.spool import Slot
 from shorthaul.storage.buffer_pool import Buffer
@@ -63,7 +64,12 @@ class Record:
     buffer: Buffer | None = None  # STORING, or KEPT after a store that did not happen
     stores: tuple[Ticket, ...] = ()
     slots: tuple[Slot, ...] = ()
-    checksum: int | None = None
+    payload_bytes: int = 0  # what is written: the range, or the range compressed
+    codec: Codec | None = None  # how the payload was compressed, if it was
+    dtype: torch.dtype = torch.uint8  # of the numbers that were compressed
+    row: Sequence[int] = ()  # and how many of them make a row
+    checksum: int = 0  # of the payload
+    content_sum: int = 0  # of the range as it was saved
     restored: StorageReference | None = None  # the storage handed out last, if it still lives
     load: Load | None = None  # a prefetch that nobody has asked for yet
     on_forgotten: Callable[[Record], None] | None = field(default=None, repr=False)

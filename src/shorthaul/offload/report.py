@@ -25,6 +25,9 @@ class OffloadReport:
     refusal: str | None
     policy: str
     explanation: str
+    drive: str
+    drive_written_bytes: int  # in all runs
+    drive_days_left: float | None  # at the present rate; None where the rating is not known
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for JSON and for ledgers."""
@@ -60,6 +63,17 @@ class OffloadReport:
             (f"below {format_bytes(self.minimum_bytes)}, left alone", self.small_count, ""),
         ]
         rows += [(f"left alone: {why}", times, "") for why, times in counts.left_alone.items()]
+        if counts.compressed:
+            rows.append(
+                ("saved by compression", counts.compressed, format_bytes(counts.compressed_bytes))
+            )
+        rows.append(
+            (f"written to {self.drive}, ever", None, format_bytes(self.drive_written_bytes))
+        )
+        if self.drive_days_left is not None:
+            rows.append(
+                ("days until its rated writes are used", None, f"{self.drive_days_left:,.0f}")
+            )
         if self.refusal is not None:
             rows.append(
                 (f"kept, as the disk takes no more: {self.refusal}", counts.refused_stores, "")

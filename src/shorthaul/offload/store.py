@@ -31,7 +31,9 @@ from shorthaul.errors import (
     StorageError,
 )
 from shorthaul.meter import record_kept
+from shorthaul.offload.compression import Codec
 from shorthaul.offload.copying import Copier
+from shorthaul.offload.endurance import WearLimit
 from shorthaul.offload.identity import StorageKey, StorageReference, bytes_of_range
 from shorthaul.offload.record import Load, Record, State
 from shorthaul.offload.spool import Slot, SpoolSet, round_to_blocks
@@ -43,6 +45,8 @@ _log = logging.getLogger("shorthaul")
 WHY = "activations"
 # After this many failed writes the disk is not asked again: the next one would fail too.
 TOLERATED_FAILURES = 3
+# A payload that is not at least this much smaller is written as it is: unpacking costs time too.
+SMALLEST_GAIN = 0.95
 
 
 @dataclass
@@ -66,6 +70,8 @@ class Counts:
     refused_stores: int = 0  # the disk was full or failed; kept in memory instead
     peak_live_bytes: int = 0
     peak_saved_bytes: int = 0  # what would have been live if everything had been kept
+    compressed: int = 0
+    compressed_bytes: int = 0  # saved by compression
     left_alone: collections.Counter[str] = field(default_factory=collections.Counter)
 
 
@@ -107,11 +113,14 @@ class ActivationStore:
         prefetch_bytes: int,
         has_checksums: bool,
         raises_when_full: bool,
+        codec: Codec | None = None,
+        wear: WearLimit | None = None,
     ) -> None:
         self.reader, self.writer, self.pool, self.spools = reader, writer, pool, spools
         self.budget_bytes = budget_bytes
         self.in_flight_bytes, self.prefetch_bytes = in_flight_bytes, prefetch_bytes
         self.has_checksums, self.raises_when_full = has_checksums, raises_when_full
+        self.codec, self.wear = codec, wear
         self.lock = threading.RLock()
         self.counts = Counts()
         self.refusal: str | None = None  # why the disk takes no more, once it does not
@@ -147,9 +156,18 @@ class ActivationStore:
 
     # Packing
 
-    def find(self, key: StorageKey) -> Record | None:
-        """The record of these bytes, if they are already saved."""
-        return self._records.get(key)
+    def find(self, tensor: torch.Tensor, key: StorageKey) -> Record | None:
+        """The record of these bytes, if they are already saved.
+
+        Not every view shares its storage's version counter (`unsafe_chunk`, as in GRU cells, and
+        `.data` do not), so a version alone does not prove that the bytes are those that were saved.
+        Their sum does: it is read at memory speed, and only when something is saved again.
+        """
+        record = self._records.get(key)
+        if record is None or record.kept is not None:
+            return record
+        is_same = self._copier.sum_only(bytes_of_range(tensor, key)) == record.content_sum
+        return record if is_same else None
 
     def lives_anyway(self, storage: int) -> bool:
         """Whether a storage outlived the graph that saved it before: a buffer, a constant, data."""
@@ -180,19 +198,23 @@ class ActivationStore:
         """
         with self.lock:
             self.settle()
-            slots = self._take_slots(key.length_bytes)
+            payload, codec = self._make_payload(tensor, key)
+            slots = self._take_slots(payload.numel())
             if slots is None:
                 return self.keep(tensor, key, scope=scope, position=position)
-            record = self._make_record(tensor, key, State.STORING, scope, position)
             try:
-                record.buffer = self._take_buffer(key.length_bytes, is_store=True)
+                buffer = self._take_buffer(payload.numel(), is_store=True)
             except BaseException:
                 self.spools.give(slots)
                 raise
-            self._fill(record, record.buffer, tensor)
-            record.slots = slots
-            record.stores = self._submit(record.buffer, slots, is_write=True)
-            self._stores.append(_Store(weakref.ref(record), record.stores, slots, key.length_bytes))
+            record = self._make_record(tensor, key, State.STORING, scope, position)
+            record.codec, record.slots = codec, slots
+            record.dtype, record.row = tensor.dtype, tensor.shape[-1:]
+            self._fill(record, buffer, payload)
+            if codec is not None:
+                record.content_sum = self._copier.sum_only(bytes_of_range(tensor, key))
+            record.stores = self._submit(buffer, slots, is_write=True)
+            self._stores.append(_Store(weakref.ref(record), record.stores, slots, payload.numel()))
             self.counts.offloaded += 1
             self.counts.offloaded_bytes += key.length_bytes
             self._note_live()
@@ -209,15 +231,39 @@ class ActivationStore:
         self.counts.peak_saved_bytes = max(self.counts.peak_saved_bytes, self._saved_bytes)
         return record
 
-    def _fill(self, record: Record, buffer: Buffer, tensor: torch.Tensor) -> None:
-        source = bytes_of_range(tensor, record.key)
-        target = buffer.tensor(torch.uint8, (record.size_bytes,))
-        if self.has_checksums:
-            record.checksum = self._copier.copy_and_sum(source, target)
-        else:
-            target.copy_(source)
+    def _make_payload(
+        self, tensor: torch.Tensor, key: StorageKey
+    ) -> tuple[torch.Tensor, Codec | None]:
+        """The bytes to write: those of the range, or fewer where a codec makes them fewer."""
+        plain = bytes_of_range(tensor, key)
+        if self.codec is None or key.length_bytes % tensor.itemsize:
+            return plain, None
+        packed = self.codec.compress(_as_rows(plain.view(tensor.dtype), tensor.shape[-1:]))
+        if packed.numel() >= SMALLEST_GAIN * key.length_bytes:
+            return plain, None
+        self.counts.compressed += 1
+        self.counts.compressed_bytes += key.length_bytes - packed.numel()
+        return packed, self.codec
+
+    def _fill(self, record: Record, buffer: Buffer, payload: torch.Tensor) -> None:
+        record.buffer, record.payload_bytes = buffer, payload.numel()
+        target = buffer.tensor(torch.uint8, (record.payload_bytes,))
+        record.checksum = record.content_sum = self._copier.copy_and_sum(payload, target)
+
+    def _open_payload(self, record: Record, buffer: Buffer) -> torch.UntypedStorage:
+        """A storage with the record's bytes, from the payload in `buffer`."""
+        content = buffer.tensor(torch.uint8, (record.payload_bytes,))
+        if record.codec is None:
+            return content.untyped_storage()
+        whole = self._take_buffer(record.size_bytes, is_store=False, wanted=record)
+        numbers = whole.tensor(record.dtype, (record.size_bytes // record.dtype.itemsize,))
+        record.codec.decompress(content, _as_rows(numbers, record.row))
+        return numbers.untyped_storage()
 
     def _take_slots(self, length_bytes: int) -> tuple[Slot, ...] | None:
+        if self.wear is not None and not self.wear.allows(length_bytes):
+            self.counts.left_alone["today's writes are used up"] += 1
+            return None
         if self.refusal is None:
             try:
                 return self.spools.take(length_bytes)
@@ -282,7 +328,7 @@ class ActivationStore:
             if len(record.stores) == 1 and self._cancel(record.stores[0]):
                 self.counts.cancelled_stores += 1
                 self._withdraw(record)
-        return buffer.tensor(torch.uint8, (record.size_bytes,)).untyped_storage()
+        return self._open_payload(record, buffer)
 
     def _withdraw(self, record: Record) -> None:
         """Keep a record in its buffer: its store will not happen, or did not."""
@@ -294,7 +340,7 @@ class ActivationStore:
         record.move_to(State.KEPT)
 
     def _start_load(self, record: Record, priority: Priority) -> None:
-        buffer = self._take_buffer(record.size_bytes, is_store=False, wanted=record)
+        buffer = self._take_buffer(record.payload_bytes, is_store=False, wanted=record)
         tickets = self._submit(buffer, record.slots, is_write=False, priority=priority)
         record.load = Load(buffer, tickets)
         self._loading.add(record)
@@ -313,10 +359,10 @@ class ActivationStore:
         except StorageError as error:
             raise self._lost(record, str(error)) from error
         self.counts.read_bytes += load.buffer.length_bytes
-        content = load.buffer.tensor(torch.uint8, (record.size_bytes,))
-        if record.checksum is not None and self._copier.sum_only(content) != record.checksum:
+        content = load.buffer.tensor(torch.uint8, (record.payload_bytes,))
+        if self.has_checksums and self._copier.sum_only(content) != record.checksum:
             raise self._lost(record, "its checksum is not the one it was written with")
-        return content.untyped_storage()
+        return self._open_payload(record, load.buffer)
 
     def _lost(self, record: Record, reason: str) -> ActivationLostError:
         slot = record.slots[0]
@@ -410,13 +456,17 @@ class ActivationStore:
         try:
             for ticket in store.tickets:
                 ticket.wait()
-        except CancelledError:
-            self.spools.give(store.slots)  # the record is gone, and nothing was written
+        except CancelledError:  # the record is gone; a piece of it may still be on its way
+            self._end_quietly(store.tickets)
+            self.spools.give(store.slots)
             return
         except StorageError as error:
             self._note_failure(store, record, error)
             return
-        self.counts.written_bytes += sum(slot.length_bytes for slot in store.slots)
+        written_bytes = sum(slot.length_bytes for slot in store.slots)
+        self.counts.written_bytes += written_bytes
+        if self.wear is not None:
+            self.wear.note_written(written_bytes)
         if record is None:
             self.spools.give(store.slots)
             return
@@ -443,7 +493,7 @@ class ActivationStore:
             if not self._cancel(ticket):
                 try:
                     ticket.wait()
-                except StorageError:
+                except (StorageError, CancelledError):
                     continue  # nobody wants these bytes any more
 
     def _cancel(self, ticket: Ticket) -> bool:
@@ -513,3 +563,9 @@ def _close_all(
     writer.close()
     spools.close()
     pool.close()
+
+
+def _as_rows(flat: torch.Tensor, row: Sequence[int]) -> torch.Tensor:
+    """The numbers of a storage in rows as its first tensor has them, where they divide evenly."""
+    length = row[0] if len(row) else 1
+    return flat.view(-1, length) if length > 1 and flat.numel() % length == 0 else flat

@@ -1,0 +1,16 @@
+"""Activations leave memory for a disk in the forward pass and are back for the backward pass."""
+
+from shorthaul.offload.context import ActivationOffload, offload_activations
+from shorthaul.offload.policy import SavedTensor
+from shorthaul.offload.report import OffloadReport
+from shorthaul.offload.steps import plan, retry_step, wrap
+
+__all__ = [
+    "ActivationOffload",
+    "OffloadReport",
+    "SavedTensor",
+    "offload_activations",
+    "plan",
+    "retry_step",
+    "wrap",
+]

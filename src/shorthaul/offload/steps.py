@@ -1,0 +1,152 @@
+"""Around a training step: wrap a model, plan before training, run a step again."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeVar
+
+import torch
+
+from shorthaul.errors import ActivationLostError, PlanError
+from shorthaul.offload.context import ActivationOffload, offload_activations
+from shorthaul.offload.planner import Plan, plan_step
+from shorthaul.offload.policy import SavedTensor, units_of
+from shorthaul.units import parse_bytes
+
+Result = TypeVar("Result")
+
+
+def wrap(
+    model: torch.nn.Module, directory: str | os.PathLike[str] | None = None, **knobs: Any
+) -> ActivationOffload:
+    """Offload what every call of `model` saves, with nothing to change in the training loop.
+
+    Takes the knobs of `sh.offload_activations` and returns what it returns, for its report. Calling
+    `unwrap()` on that takes the hooks off again.
+
+    >>> import torch, shorthaul as sh
+    >>> model = torch.nn.Sequential(torch.nn.Linear(512, 512), torch.nn.GELU())
+    >>> offload = sh.offload.wrap(model, minimum_bytes="64KiB")
+    >>> model(torch.randn(256, 512)).sum().backward()
+    >>> offload.report().counts.offloaded
+    2
+    """
+    offload = offload_activations(directory, **knobs)
+    offload.on_unwrap = [
+        model.register_forward_pre_hook(lambda *_: offload.__enter__() and None, prepend=True),
+        # Also after an exception in forward, which would otherwise leave the hooks switched on.
+        model.register_forward_hook(
+            lambda *_: offload.__exit__(None, None, None), always_call=True
+        ),
+    ]
+    return offload
+
+
+def plan(
+    model: torch.nn.Module,
+    batch: Any,
+    *,
+    budget: int | str,
+    directory: str | os.PathLike[str] | None = None,
+    loss: Callable[[Any], torch.Tensor] | None = None,
+    **knobs: Any,
+) -> Plan:
+    """What `sh.offload_activations` would do with `model`: one profiled step, before training.
+
+    `batch` is a tensor, a tuple of positional or a mapping of named arguments. `loss` makes a scalar
+    of the output; without it, the output's own `loss`, else the sum of its tensors. Gradients and
+    random state are as before afterwards.
+    """
+    budget_bytes = parse_bytes(budget)
+    offload = offload_activations(directory, policy=_keep, **knobs)
+    disk = offload.measure_disk()
+    before = _GradientsAndRandomness(model.parameters())
+    try:
+        with offload:
+            _scalar(_call(model, batch), loss).backward()  # type: ignore[no-untyped-call]
+    finally:
+        before.restore()
+    finished = offload.last_pass
+    if finished is None or disk is None:
+        raise PlanError(
+            f"the step saved no tensor of at least {offload.minimum_bytes:,} bytes, so there is "
+            "nothing to offload; lower `minimum_bytes`."
+        )
+    offload.close()
+    window_bytes = budget_bytes // 4
+    return plan_step(
+        units_of(finished),
+        budget_bytes=budget_bytes,
+        disk=disk,
+        in_flight_bytes=min(offload.store.in_flight_bytes, window_bytes),
+        prefetch_bytes=min(offload.store.prefetch_bytes, window_bytes),
+    )
+
+
+def retry_step(
+    step: Callable[[], Result],
+    parameters: torch.nn.Module | Iterable[torch.Tensor],
+    *,
+    attempts: int = 1,
+) -> Result:
+    """Run `step` (forward and backward, not the optimiser), again if an activation is lost.
+
+    Parameters are unchanged until the optimiser steps, so a step that failed half-way can be run
+    from its beginning once the gradients of `parameters` and the random state are what they were.
+    """
+    before = _GradientsAndRandomness(
+        parameters.parameters() if isinstance(parameters, torch.nn.Module) else parameters
+    )
+    attempt = 0
+    while True:
+        try:
+            return step()
+        except ActivationLostError:
+            before.restore()
+            attempt += 1
+            if attempt > attempts:
+                raise
+
+
+class _GradientsAndRandomness:
+    """What a step changes besides its result."""
+
+    def __init__(self, parameters: Iterable[torch.Tensor]) -> None:
+        self._gradients: list[tuple[torch.Tensor, torch.Tensor | None]] = [
+            (each, None if each.grad is None else each.grad.clone()) for each in parameters
+        ]
+        self._cpu = torch.get_rng_state()
+        self._cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
+
+    def restore(self) -> None:
+        """Put it all back."""
+        for parameter, gradient in self._gradients:
+            parameter.grad = gradient if gradient is None else gradient.clone()
+        torch.set_rng_state(self._cpu)
+        if self._cuda:
+            torch.cuda.set_rng_state_all(self._cuda)
+
+
+def _keep(_: SavedTensor) -> bool:
+    return False
+
+
+def _call(model: torch.nn.Module, batch: Any) -> Any:
+    if isinstance(batch, Mapping):
+        return model(**batch)
+    if isinstance(batch, Sequence):
+        return model(*batch)
+    return model(batch)
+
+
+def _scalar(output: Any, loss: Callable[[Any], torch.Tensor] | None) -> torch.Tensor:
+    if loss is not None:
+        return loss(output)
+    own = getattr(output, "loss", None)
+    if isinstance(own, torch.Tensor):
+        return own
+    if isinstance(output, torch.Tensor):
+        return output.sum()
+    tensors = [each for each in output if isinstance(each, torch.Tensor) and each.requires_grad]
+    return torch.stack([each.sum() for each in tensors]).sum()
