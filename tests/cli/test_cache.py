@@ -123,7 +123,8 @@ def test_what_is_not_there_is_an_error_that_lists_what_is(
 
 def test_clearing_asks_first(shorthaul, two_answers, tuned: str, dataset: Path) -> None:
     refused = shorthaul("cache", "clear", typed="n\n")
-    assert refused.exit_code == 130
+    assert refused.exit_code == 1
+    assert refused.stderr == "Error: nothing was removed.\n"
     assert refused.output.startswith("Remove 2 kernels, 1 tuning choices, 1 data sets (")
     assert len(read_contents().kernels) == 2
     agreed = shorthaul("cache", "clear", typed="y\n")

@@ -4,6 +4,7 @@ import json
 
 import click
 import pytest
+from rich.text import Text
 
 from shorthaul.cli.console import WIDTH_OF_FILES, activity, json_option, make_console, print_json
 from shorthaul.settings import settings
@@ -18,9 +19,9 @@ def test_what_is_not_a_terminal_gets_no_colours_and_a_fixed_width(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     console = make_console()
-    console.print("[bold red]plain[/]")
+    console.print(Text("plain", "bold red"), "[/as it is]")
     assert console.width == WIDTH_OF_FILES
-    assert capsys.readouterr().out == "plain\n"
+    assert capsys.readouterr().out == "plain [/as it is]\n"
 
 
 def test_the_json_option_is_passed_on() -> None:
@@ -37,7 +38,7 @@ def test_activity_is_shown_as_the_setting_says(
     capsys: pytest.CaptureFixture[str], wish: str, is_shown: bool
 ) -> None:
     with settings.override(progress=wish), activity("starting") as say:
-        say("measuring")
+        say("measuring [/it]")
     shown = capsys.readouterr()
     assert shown.out == ""
     assert ("measuring" in shown.err or "starting" in shown.err) == is_shown

@@ -261,8 +261,8 @@ def clear(only: str | None, yes: bool) -> None:
     }
     what = ", ".join(counts[kind] for kind in kinds)
     size = format_bytes(sum(contents.size_bytes(kind) for kind in kinds))
-    if not yes:
-        click.confirm(f"Remove {what} ({size}) from {contents.directory}?", abort=True)
+    if not yes and not click.confirm(f"Remove {what} ({size}) from {contents.directory}?"):
+        raise click.ClickException("nothing was removed.")
     for kind in kinds:
         remove(kind, contents)
     click.echo(f"Removed {what} ({size}).")

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 import click
 from rich.console import Console
+from rich.text import Text
 
 from shorthaul.settings import settings
 
@@ -19,9 +20,12 @@ WIDTH_OF_FILES = 100  # what is piped or written has no terminal to ask
 
 
 def make_console() -> Console:
-    """A console for results. Colours and the terminal's width only where there is a terminal."""
+    """A console for results. Colours and the terminal's width only where there is a terminal.
+
+    Square brackets are printed as they are: paths and names of extras have them.
+    """
     is_terminal = sys.stdout.isatty()
-    return Console(highlight=False, width=None if is_terminal else WIDTH_OF_FILES)
+    return Console(highlight=False, markup=False, width=None if is_terminal else WIDTH_OF_FILES)
 
 
 def print_json(value: object) -> None:
@@ -44,5 +48,5 @@ def activity(first: str) -> Iterator[Callable[[str], None]]:
     if settings.progress == "off" or not console.is_terminal:
         yield lambda _: None
         return
-    with console.status(first) as status:
-        yield status.update
+    with console.status(Text(first)) as status:
+        yield lambda words: status.update(Text(words))

@@ -1,7 +1,8 @@
 """`shorthaul demo`: shorthaul at work on this machine, act by act.
 
 Each act shows one thing and checks it; each part of shorthaul adds its own to `ACTS`. Everything
-runs under one meter, and everything shown is also written to `demo.md` and `demo.json`.
+runs under one meter, and everything shown is also written to `demo.md` and `demo.json`. An act imports
+what it needs when it is shown: `shorthaul --help` must not wait for torch.
 """
 
 from __future__ import annotations
