@@ -1,20 +1,13 @@
 """The kernel and its plain twin: the same planes, and back again."""
 
-import doctest
-
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shorthaul.offload import bitshuffle
 from shorthaul.offload.bitshuffle import BLOCK_ELEMENTS, ELEMENT_BYTES, shuffle, unshuffle
 from shorthaul.settings import settings as shorthaul_settings
-
-
-def test_the_example_runs() -> None:
-    assert doctest.testmod(bitshuffle).failed == 0
 
 
 def random_bytes(size: int, seed: int) -> torch.Tensor:

@@ -1,6 +1,5 @@
 """Everything comes back to the last bit, or as close as it was promised, or as a named error."""
 
-import doctest
 import sys
 
 import pytest
@@ -9,7 +8,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shorthaul.errors import CodecError, MissingExtraError
-from shorthaul.offload import compression
 from shorthaul.offload.compression import (
     CODECS,
     choose_codec,
@@ -34,10 +32,6 @@ DTYPES = (
     torch.uint8,
     torch.bool,
 )
-
-
-def test_the_example_runs() -> None:
-    assert doctest.testmod(compression).failed == 0
 
 
 def bits(tensor: torch.Tensor) -> torch.Tensor:

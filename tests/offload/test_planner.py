@@ -1,13 +1,10 @@
 """Plans against the best there is, against the simple alternatives, and in words."""
 
-import doctest
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shorthaul.errors import PlanError
-from shorthaul.offload import planner
 from shorthaul.offload.planner import Measured, Plan, explain_drift, needs_new_plan, plan_step
 from shorthaul.offload.simulation import Decision, Disk, Unit, simulate_step
 from tests.offload.drawn_steps import disks, steps
@@ -20,10 +17,6 @@ KEEP, OFFLOAD, RECOMPUTE = Decision.KEEP, Decision.OFFLOAD, Decision.RECOMPUTE
 # three had a plan that the search missed, and it then asked for up to 1.8 times the budget needed.
 TIME_FACTOR = 1.25
 BUDGET_FACTOR = 2.0
-
-
-def test_the_example_runs() -> None:
-    assert doctest.testmod(planner).failed == 0
 
 
 def limits() -> st.SearchStrategy[dict[str, object]]:

@@ -1,6 +1,5 @@
 """A step on paper: hand-computed cases, then laws that hold for every step."""
 
-import doctest
 from collections import defaultdict
 from itertools import pairwise
 
@@ -15,10 +14,6 @@ from tests.offload.drawn_steps import disks, steps
 
 KEEP, OFFLOAD, RECOMPUTE = Decision.KEEP, Decision.OFFLOAD, Decision.RECOMPUTE
 UNIT_DISK = Disk(write_bytes_per_second=1.0, read_bytes_per_second=1.0)
-
-
-def test_the_example_runs() -> None:
-    assert doctest.testmod(simulation).failed == 0
 
 
 def chain(count: int, *, size_bytes: int = 1, forward: float = 1.0) -> list[Unit]:

@@ -1,19 +1,12 @@
 """The published rule against its formula, written out a second time in the plainest way."""
 
-import doctest
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from shorthaul.errors import PlanError
-from shorthaul.offload import ssdtrain
 from shorthaul.offload.simulation import Decision
 from shorthaul.offload.ssdtrain import Scope, choose_ssdtrain, estimate_ssdtrain_bandwidth
-
-
-def test_the_example_runs() -> None:
-    assert doctest.testmod(ssdtrain).failed == 0
 
 
 def first_kept(scopes: list[Scope], bandwidth: float, whole: float) -> int:
