@@ -140,12 +140,12 @@ def _time_once(candidate: Candidate, failures: dict[str, str]) -> float:
 
 def remembered_choices(directory: Path | None = None) -> dict[str, Choice]:
     """Everything remembered, by key; one made on another processor is named `<key> on <model>`."""
-    here = read_processor().model
-    found = filter(None, map(_recall, _directory(directory).glob("*.json")))
-    named = {
-        each.key if each.processor == here else f"{each.key} on {each.processor}": each.choice
-        for each in found
-    }
+    named: dict[str, Choice] = {}
+    for path in _directory(directory).glob("*.json"):
+        found = _recall(path)
+        if found is not None:
+            is_ours = path == _path(found.key, directory)
+            named[found.key if is_ours else f"{found.key} on {found.processor}"] = found.choice
     return dict(sorted(named.items()))
 
 
