@@ -69,7 +69,7 @@ def run_grad_input(
         gradient, unused, filters, None, *_options(problem, is_flat), (True, False, False)
     )[0]
     padded = padded.unsqueeze(2) if is_flat else padded
-    return _dense(_unpad(problem, padded, input_sizes), problem)
+    return _dense(unpad(problem, padded, input_sizes), problem)
 
 
 def run_grad_weight(problem: ConvProblem, grad_output: Tensor, input: Tensor) -> Tensor:
@@ -97,7 +97,7 @@ def pad(problem: ConvProblem, input: Tensor) -> Tensor:
     return input
 
 
-def _unpad(problem: ConvProblem, gradient: Tensor, input_sizes: Triple) -> Tensor:
+def unpad(problem: ConvProblem, gradient: Tensor, input_sizes: Triple) -> Tensor:
     """The transpose of `pad`: each padded position's gradient returns to where it came from."""
     if _pads_itself(problem):
         return gradient

@@ -1,0 +1,91 @@
+"""The Triton kernels compile to machine code for the GPUs that they are meant for."""
+
+from typing import Any
+
+import pytest
+import torch
+
+pytest.importorskip("triton")
+
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+
+from shorthaul.conv import triton_kernels, triton_launch
+from shorthaul.conv.problem import ConvProblem
+from shorthaul.conv.triton_launch import TILES, Tile
+
+POINTERS = (
+    "image", "weight", "bias", "residual", "output", "gradient", "grad_input",
+)  # fmt: skip
+FUSION = {"enable_fp_fusion": True}  # said, because Triton warns that its default will change
+KERNELS = ("forward_kernel", "grad_input_kernel", "grad_weight_kernel")
+
+
+def _compile(name: str, tile: Tile, capability: int, dtype: torch.dtype) -> Any:
+    # Three channels of a 7x7 stem: K is 147, which fits no tile.
+    problem = ConvProblem(3, 64, (1, 7, 7), stride=(1, 2, 2), padding=((0, 0), (3, 3), (3, 3)))
+    kernel = getattr(triton_kernels, name)
+    element = {torch.float32: "fp32", torch.float16: "fp16", torch.bfloat16: "bf16"}[dtype]
+    constants = {
+        **triton_launch._constants(problem),
+        "ROWS": tile.rows, "COLUMNS": tile.columns, "DEPTH": tile.depth,
+        "MODE": 1, "HAS_BIAS": True, "HAS_RESIDUAL": True, "ACTIVATION": "gelu",
+    }  # fmt: skip
+    signature = {}
+    for each in kernel.arg_names:
+        if each in constants:
+            signature[each] = "constexpr"
+        elif each in POINTERS:
+            signature[each] = f"*{element}"
+        else:
+            signature[each] = "*fp32" if each == "parts" else "i32"
+    values = {
+        (kernel.arg_names.index(key),): value
+        for key, value in constants.items()
+        if key in kernel.arg_names
+    }
+    return triton.compile(
+        ASTSource(kernel, signature, values),
+        target=GPUTarget("cuda", capability, 32),
+        options={"num_warps": tile.warps, "num_stages": tile.stages, **FUSION},
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "tile", "capability", "dtype"),
+    [
+        ("forward_kernel", TILES[2], 80, torch.float16),
+        ("forward_kernel", TILES[4], 90, torch.float32),
+        ("grad_input_kernel", TILES[3], 80, torch.float16),
+        ("grad_weight_kernel", TILES[3], 90, torch.bfloat16),
+    ],
+)
+def test_compiles(name: str, tile: Tile, capability: int, dtype: torch.dtype) -> None:
+    assert _compile(name, tile, capability, dtype).asm["cubin"][:4] == b"\x7fELF"
+
+
+def test_the_second_pass_compiles() -> None:
+    source = ASTSource(
+        triton_kernels.sum_parts_kernel,
+        {
+            "parts": "*fp32",
+            "output": "*fp16",
+            "COUNT": "i32",
+            "VALUES": "i32",
+            "BLOCK": "constexpr",
+        },
+        {(4,): 1024},
+    )
+    compiled = triton.compile(source, target=GPUTarget("cuda", 80, 32), options=FUSION)
+    assert compiled.asm["cubin"][:4] == b"\x7fELF"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("capability", [80, 90])
+@pytest.mark.parametrize("tile", TILES, ids=lambda tile: f"{tile.rows}x{tile.columns}")
+@pytest.mark.parametrize("name", KERNELS)
+def test_every_offered_tile_compiles(name: str, tile: Tile, capability: int) -> None:
+    for dtype in triton_launch.DTYPES:
+        assert _compile(name, tile, capability, dtype).asm["cubin"][:4] == b"\x7fELF"
