@@ -23,6 +23,7 @@ SECTIONS = (
         (
             Finding("compiler", "ok", "g++ 12", facts={"version": "12"}),
             Finding("peak", "warning", "slow [here]", "look\n  again"),
+            Finding("memory", "warning", "slow there", "look\n  again"),
         ),
     ),
     Section("Storage", (Finding("engine", "missing", "none", "pip install 'shorthaul[gpu]'"),)),
@@ -34,6 +35,7 @@ ok       compiler  g++ 12
 warning  peak      slow [here]
                    > look
                    > again
+warning  memory    slow there
 
 Storage
 missing  engine    none

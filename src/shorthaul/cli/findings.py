@@ -103,19 +103,21 @@ def describe_sections(sections: Iterable[Section]) -> list[dict[str, Any]]:
 
 
 def render_sections(sections: Sequence[Section]) -> RenderableType:
-    """The findings for people: a block per section, advice under what it is about."""
+    """The findings for people: a block per section, advice under what it is about, each once."""
     names = [each.name for section in sections for each in section.findings]
     name_width = max(map(len, names), default=0)
-    return Group(*(_render_section(each, name_width) for each in sections))
+    given: set[str] = set()
+    return Group(*(_render_section(each, name_width, given) for each in sections))
 
 
-def _render_section(section: Section, name_width: int) -> RenderableType:
+def _render_section(section: Section, name_width: int, given: set[str]) -> RenderableType:
     table = Table.grid(padding=(0, 2, 0, 0))
     table.add_column(width=len("warning"))
     table.add_column(width=name_width)
     table.add_column(overflow="fold")
     for each in section.findings:
         table.add_row(Text(each.status, _COLOURS[each.status]), Text(each.name), Text(each.value))
-        for line in each.advice.splitlines():
+        for line in each.advice.splitlines() if each.advice not in given else ():
             table.add_row("", "", Text(f"> {line.strip()}", "dim"))
+        given.add(each.advice)
     return Group(Text(section.title, "bold"), table, "")
