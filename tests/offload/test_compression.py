@@ -16,6 +16,7 @@ from shorthaul.offload.compression import (
     worth_compressing,
 )
 
+HEADER_BYTES = 18
 LOSSLESS = ("mask", "lz4", "zstd")
 DTYPES = (
     torch.float64,
@@ -80,7 +81,9 @@ def test_exact_codecs_are_exact_to_the_last_bit(
     back, packed = round_trip(name, source)
     assert torch.equal(bits(back), bits(source))
     assert packed.dtype is torch.uint8
-    assert packed.numel() <= bits(source).numel() + 20 + 4  # noise grows by its header only
+    assert (
+        packed.numel() <= bits(source).numel() + HEADER_BYTES + 4
+    )  # noise grows by its header only
 
 
 @pytest.mark.parametrize("name", ["lz4", "zstd"])
@@ -105,12 +108,12 @@ def test_a_dropout_mask_takes_a_bit_per_value() -> None:
     for name in CODECS:
         back, packed = round_trip(name, mask)
         assert torch.equal(back, mask)
-        assert packed.numel() == 64 * 1024 // 8 + 20 + 2 * 4
+        assert packed.numel() == 64 * 1024 // 8 + HEADER_BYTES + 2 * 4
 
 
 def test_a_boolean_takes_a_bit_and_signed_zeros_stay_signed() -> None:
     _, packed = round_trip("mask", torch.rand(8000) < 0.5)
-    assert packed.numel() == 1000 + 20 + 2
+    assert packed.numel() == 1000 + HEADER_BYTES + 2
     zeros = torch.tensor([0.0, -0.0] * 50)
     back, _ = round_trip("mask", zeros)
     assert torch.equal(bits(back), bits(zeros))
@@ -132,7 +135,7 @@ def test_int8_is_off_by_half_a_step_of_its_row_at_most(dtype: torch.dtype) -> No
     steps = source.double().abs().amax(dim=1, keepdim=True) / 127
     rounding = torch.finfo(dtype).eps * source.double().abs()
     assert bool(((back.double() - source.double()).abs() <= steps * 0.501 + rounding).all())
-    assert packed.numel() == 20 + 8 + 50 * 8 + 50 * 64
+    assert packed.numel() == HEADER_BYTES + 8 + 50 * 8 + 50 * 64
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
@@ -145,7 +148,7 @@ def test_fp8_keeps_four_bits_of_every_value_that_is_not_tiny(dtype: torch.dtype)
     # Half a unit of a 4-bit significand, or of the subnormal numbers (2^-9) below 2^-6.
     bound = (source.double().abs() / 16).clamp(min=scale * 2**-10) * 1.01
     assert bool((error <= bound).all())
-    assert packed.numel() == 20 + 8 + 50 * 64
+    assert packed.numel() == HEADER_BYTES + 8 + 50 * 64
 
 
 @pytest.mark.parametrize("name", ["int8", "fp8"])
@@ -177,6 +180,17 @@ def test_distortion_is_nothing_for_exact_codecs_and_measured_for_others() -> Non
     assert lossy.largest == pytest.approx(float((back - source).abs().max()), rel=1e-6)
     assert lossy.relative == pytest.approx(float((back - source).norm() / source.norm()), rel=1e-5)
     assert 0 < lossy.relative < 0.01
+
+
+@pytest.mark.parametrize("name", CODECS)
+def test_every_byte_of_the_header_is_checked(name: str) -> None:
+    source = torch.nn.functional.gelu(torch.arange(-512.0, 512.0))
+    codec = choose_codec(name)
+    for position in range(HEADER_BYTES):
+        packed = codec.compress(source)
+        packed[position] ^= 1
+        with pytest.raises(CodecError, match="damaged"):
+            codec.decompress(packed, torch.empty_like(source))
 
 
 @settings(deadline=None)
