@@ -1,0 +1,121 @@
+"""Writing the kernel for the gradient of the weights: windows times output gradients, by pixels.
+
+The gradient is summed in the packed order of the weights, so that a register tile of it is a few
+rows of one panel. Threads own parts of the weights and go over all pixels in the same order: no
+sum is split, so results do not depend on the number of threads, nor on how pixels are blocked.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from shorthaul.conv.emit_window import (
+    SIZE_NAMES,
+    WindowKernel,
+    emit_panel_widths,
+    emit_preamble,
+    emit_shape,
+    shape_arguments,
+    size_arguments,
+    sum_dtype,
+)
+from shorthaul.jit import CppSource, Function, NumberArgument, TensorArgument, ThreadsArgument
+
+
+def emit_grad_weight_kernel(kernel: WindowKernel) -> CppSource:
+    """The kernel `sum_windows(input, gradient, weights, workspace, ...)`; `weights` are packed."""
+    function = Function(
+        "sum_windows",
+        (
+            TensorArgument("input", kernel.dtype, is_contiguous=False),
+            TensorArgument("gradient", kernel.dtype, is_contiguous=False),
+            TensorArgument("weights", sum_dtype(kernel.dtype), is_written=True),
+            TensorArgument("workspace", torch.uint8, is_written=True),
+            NumberArgument("thread_bytes", "int64"),
+            NumberArgument("block_rows", "int64"),
+            NumberArgument("block_columns", "int64"),
+            NumberArgument("panel_parts", "int64"),
+            NumberArgument("channel_chunk", "int64"),
+            *size_arguments(),
+            *shape_arguments(kernel.shape),
+            ThreadsArgument(),
+        ),
+    )
+    preamble = emit_preamble(
+        kernel.dtype,
+        kernel.machine,
+        kernel.channels_last,
+        None,
+        ("parallel", "conv/gradient_block"),
+    )
+    detail = "general" if kernel.shape is None else kernel.shape.describe()
+    text = f"""\
+// Gradient of the weights of a convolution: {detail}, {str(kernel.dtype).removeprefix("torch.")},
+// {"channels last" if kernel.channels_last else "contiguous"}. Register tile: {kernel.rows} window values x {kernel.panel} output channels for {kernel.machine.name}.
+// Every sum runs over the output pixels in order, whatever the threads and the blocks.
+{preamble}
+constexpr int tile_rows = {kernel.rows}, tile_vectors = {kernel.vectors};
+constexpr int64_t panel = tile_vectors * lanes;
+
+{function.prototype()} {{
+  {emit_shape(kernel.shape)}
+  const Sizes sizes{{{", ".join(SIZE_NAMES)}}};
+{_LOOPS.replace("{DISPATCH}", emit_panel_widths(kernel))}}}
+"""
+    return CppSource(f"conv_grad_weight_{detail}", text, (function,))
+
+
+_LOOPS = """\
+  const int64_t panels = (shape.out_channels + panel - 1) / panel;
+  const int64_t chunks = (shape.in_channels + channel_chunk - 1) / channel_chunk;
+  const int64_t column_blocks = (out_w + block_columns - 1) / block_columns;
+  const int64_t row_blocks = (sizes.rows() + block_rows - 1) / block_rows;
+  const int64_t tasks = shape.groups * chunks * panel_parts;
+
+  // A task is a part of the weights: some input channels and some panels of one group.
+  on_each_thread(threads < tasks ? threads : tasks, [&](int64_t thread, int64_t team) {
+    for (int64_t task = tasks * thread / team; task < tasks * (thread + 1) / team; ++task) {
+      const int64_t part = task % panel_parts, chunk = task / panel_parts % chunks;
+      const int64_t group = task / panel_parts / chunks;
+      const int64_t first = chunk * channel_chunk;
+      const int64_t chunk_channels = shape.in_channels - first < channel_chunk ? shape.in_channels - first : channel_chunk;
+      GradientBlock<Value, channels_last> block(workspace + thread * thread_bytes, panel, block_rows, block_columns,
+                                                group * shape.in_channels + first, chunk_channels, shape);
+
+      // Blocks of output pixels, in order: their windows are packed once for all panels.
+      for (int64_t where = 0; where < row_blocks * column_blocks; ++where) {
+        block.pack_windows(input, where / column_blocks, where % column_blocks, shape, sizes);
+
+        // Panels of output channels: their gradients stay in the first-level cache.
+        for (int64_t each = panels * part / panel_parts; each < panels * (part + 1) / panel_parts; ++each) {
+          const int64_t channel = each * panel;
+          const int64_t channels = shape.out_channels - channel < panel ? shape.out_channels - channel : panel;
+          const auto run_panel = [&](auto vectors_here) {
+            constexpr int vectors = vectors_here;
+            block.pack_gradients(gradient, group * shape.out_channels + channel, channels, vectors * lanes, sizes.out_plane());
+            real* of_panel = weights + (group * panels + each) * shape.window_values() * panel;
+
+            // Columns and rows of the window; all rows at once where the chunk has all channels.
+            const bool is_whole = chunk_channels == shape.in_channels;
+            const int64_t runs = is_whole ? 1 : shape.window_rows();
+            const int64_t run_values = is_whole ? shape.column_values() : chunk_channels;
+            for (int64_t column = 0; column < shape.kernel_w; ++column) {
+              for (int64_t run = 0; run < runs; ++run) {
+                const int64_t windows = column * shape.dilation_w * block.pitch + run * chunk_channels;
+                const int64_t at = (column * shape.window_rows() + run) * shape.in_channels + first;
+
+                // Tiles of window values: their sums stay in registers for all pixels of the block.
+                balanced_tiles(run_values, tile_rows, [&](int64_t value, int64_t size) {
+                  with_constant<tile_rows>(size, [&](auto rows) {
+                    block.template run_tile<rows, vectors>(of_panel + (at + value) * (vectors * lanes), windows + value);
+                  });
+                });
+              }
+            }
+          };
+          {DISPATCH}
+        }
+      }
+    }
+  });
+"""

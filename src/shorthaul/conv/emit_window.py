@@ -1,0 +1,234 @@
+"""Writing the window kernel: pack strips of windows, then multiply them where they overlap.
+
+The text is the loop nest; what each loop does to one strip, tile or vector is in
+`shorthaul/conv/*.h`. A specialised kernel has its shape as constants, a general one reads it from
+its arguments: nothing else differs, so both give the same bits.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from shorthaul.conv.geometry import KernelShape
+from shorthaul.conv.machine import VectorMachine
+from shorthaul.jit import CppSource, Function, NumberArgument, TensorArgument, ThreadsArgument
+
+SHAPE_NAMES = (
+    "in_channels", "out_channels", "groups",
+    "kernel_d", "kernel_h", "kernel_w",
+    "stride_d", "stride_h", "stride_w",
+    "dilation_d", "dilation_h", "dilation_w",
+)  # fmt: skip
+SIZE_NAMES = (
+    "batch",
+    "in_d", "in_h", "in_w",
+    "out_d", "out_h", "out_w",
+    "padding_d", "padding_h", "padding_w", "padding_mode",
+    "full_d", "full_h", "full_w",
+    "step_d", "step_h", "step_w",
+    "first_d", "first_h", "first_w",
+)  # fmt: skip
+STORAGE = {
+    torch.float32: "AsReal",
+    torch.float64: "AsReal",
+    torch.bfloat16: "AsBfloat16",
+    torch.float16: "AsFloat16",
+}
+ACTIVATION_TYPES = {
+    None: "NoActivation",
+    "relu": "Relu",
+    "relu6": "Relu6",
+    "hardswish": "Hardswish",
+    "silu": "Silu",
+    "gelu": "Gelu",
+    "sigmoid": "Sigmoid",
+    "tanh": "Tanh",
+}
+
+
+def sum_dtype(dtype: torch.dtype) -> torch.dtype:
+    """What values of `dtype` are summed in."""
+    return torch.float64 if dtype == torch.float64 else torch.float32
+
+
+@dataclass(frozen=True)
+class WindowKernel:
+    """Everything that decides the text of a window kernel."""
+
+    dtype: torch.dtype
+    channels_last: bool
+    activation: str | None
+    machine: VectorMachine
+    rows: int  # of the register tile: windows
+    vectors: int  # of the register tile: vectors of output channels
+    shape: KernelShape | None = None  # None: read from the arguments
+    in_place: bool = False  # windows are contiguous in the input itself: no strip is packed
+
+    @property
+    def lanes(self) -> int:
+        """Values in one vector."""
+        return self.machine.lanes(sum_dtype(self.dtype).itemsize)
+
+    @property
+    def panel(self) -> int:
+        """Output channels of one panel of packed weights."""
+        return self.lanes * self.vectors
+
+
+def emit_preamble(
+    dtype: torch.dtype,
+    machine: VectorMachine,
+    channels_last: bool,
+    activation: str | None,
+    headers: tuple[str, ...],
+) -> str:
+    """The types that the rest of a kernel's text is written in."""
+    real = "double" if dtype == torch.float64 else "float"
+    includes = "\n".join(f'#include "shorthaul/{header}.h"' for header in headers)
+    return f"""\
+#define SHORTHAUL_REAL {real}
+#define SHORTHAUL_LANES {machine.lanes(sum_dtype(dtype).itemsize)}
+{includes}
+
+using namespace shorthaul;
+using Value = {STORAGE[dtype]};
+using Activation = {ACTIVATION_TYPES[activation]};
+constexpr bool channels_last = {str(channels_last).lower()};
+"""
+
+
+def emit_shape(shape: KernelShape | None) -> str:
+    """The shape as constants, or taken from the arguments of the same names."""
+    values = SHAPE_NAMES if shape is None else tuple(map(str, shape.values()))
+    kind = "const" if shape is None else "constexpr"
+    rows = [", ".join(values[first : first + 3]) for first in range(0, 12, 3)]
+    return f"{kind} Shape shape{{{', '.join(rows)}}};"
+
+
+def size_arguments() -> tuple[NumberArgument, ...]:
+    """The sizes of a call, in the order of `SIZE_NAMES`."""
+    return tuple(NumberArgument(name, "int64") for name in SIZE_NAMES)
+
+
+def shape_arguments(shape: KernelShape | None) -> tuple[NumberArgument, ...]:
+    """The shape of a call, for a general kernel only."""
+    return tuple(NumberArgument(name, "int64") for name in SHAPE_NAMES) if shape is None else ()
+
+
+def emit_window_kernel(kernel: WindowKernel) -> CppSource:
+    """The kernel `convolve(input, weights, bias, residual, output, workspace, ...)`."""
+    real = sum_dtype(kernel.dtype)
+    function = Function(
+        "convolve",
+        (
+            TensorArgument("input", kernel.dtype, is_contiguous=False),
+            TensorArgument("weights", real),
+            TensorArgument("bias", real, is_optional=True),
+            TensorArgument("residual", kernel.dtype, is_contiguous=False, is_optional=True),
+            TensorArgument("output", kernel.dtype, is_written=True, is_contiguous=False),
+            TensorArgument("workspace", torch.uint8, is_written=True),
+            NumberArgument("thread_bytes", "int64"),
+            NumberArgument("block_rows", "int64"),
+            NumberArgument("block_columns", "int64"),
+            NumberArgument("panel_parts", "int64"),
+            NumberArgument("depth_chunk", "int64"),
+            *size_arguments(),
+            *shape_arguments(kernel.shape),
+            ThreadsArgument(),
+        ),
+    )
+    preamble = emit_preamble(
+        kernel.dtype,
+        kernel.machine,
+        kernel.channels_last,
+        kernel.activation,
+        ("parallel", "conv/output", "conv/window_block"),
+    )
+    detail = "general" if kernel.shape is None else kernel.shape.describe()
+    how = "read where they lie" if kernel.in_place else "packed into strips"
+    text = f"""\
+// Convolution by windows {how}: {detail}, {str(kernel.dtype).removeprefix("torch.")},
+// {"channels last" if kernel.channels_last else "contiguous"}. Register tile: {kernel.rows} windows x {kernel.panel} output channels for {kernel.machine.name}.
+// Every sum runs over (kernel column, kernel row, channel) in this order, whatever the threads.
+{preamble}
+constexpr int tile_rows = {kernel.rows}, tile_vectors = {kernel.vectors};
+constexpr int64_t panel = tile_vectors * lanes;
+constexpr bool in_place = {str(kernel.in_place).lower()};
+
+{function.prototype()} {{
+  {emit_shape(kernel.shape)}
+  const Sizes sizes{{{", ".join(SIZE_NAMES)}}};
+{_LOOPS.replace("{DISPATCH}", emit_panel_widths(kernel))}}}
+"""
+    return CppSource(f"conv_window_{detail}", text, (function,))
+
+
+def emit_panel_widths(kernel: WindowKernel) -> str:
+    """Run a panel at its width: only widths that occur are compiled."""
+    widths: list[int] = list(range(1, kernel.vectors + 1))
+    if kernel.shape is not None:
+        full, rest = divmod(kernel.shape.out_channels, kernel.panel)
+        widths = ([-(-rest // kernel.lanes)] if rest else []) + ([kernel.vectors] if full else [])
+        widths = sorted(set(widths))
+    calls = [
+        f"if (channels <= {width} * lanes) run_panel(std::integral_constant<int, {width}>{{}});"
+        for width in widths
+    ]
+    return "\n        else ".join(calls)
+
+
+_LOOPS = """\
+  const int64_t panels = (shape.out_channels + panel - 1) / panel;
+  const int64_t column_blocks = (out_w + block_columns - 1) / block_columns;
+  const int64_t row_blocks = (sizes.rows() + block_rows - 1) / block_rows;
+  const int64_t parts = shape.groups * panel_parts;
+  const int64_t tasks = row_blocks * column_blocks * parts;
+  const bool is_plain = residual == nullptr && std::is_same_v<Activation, NoActivation>;
+  using Block = WindowBlock<Value, channels_last, in_place>;
+
+  // A task is a block of output pixels and a part of one group's output channels.
+  on_each_thread(threads < tasks ? threads : tasks, [&](int64_t thread, int64_t team) {
+    Block block(workspace + thread * thread_bytes, panel, block_rows, block_columns, shape);
+    int64_t packed = -1;
+    for (int64_t task = tasks * thread / team; task < tasks * (thread + 1) / team; ++task) {
+      const int64_t part = task % panel_parts, group = task / panel_parts % shape.groups;
+      if (task / panel_parts != packed) {
+        packed = task / panel_parts;
+        const int64_t where = task / parts;
+        block.pack(input, where / column_blocks, where % column_blocks, group, shape, sizes);
+      }
+
+      // Panels of output channels: the weights of one panel stay in cache for all pixels.
+      for (int64_t each = panels * part / panel_parts; each < panels * (part + 1) / panel_parts; ++each) {
+        const int64_t channel = each * panel;
+        const int64_t channels = shape.out_channels - channel < panel ? shape.out_channels - channel : panel;
+        const int64_t first_channel = group * shape.out_channels + channel;
+        const Target<Value::value> target{output, residual, first_channel, channels, is_plain};
+        const auto run_panel = [&](auto vectors_here) {
+          constexpr int vectors = vectors_here;
+          const real* of_panel = weights + (group * panels + each) * shape.window_values() * panel;
+          const real* of_bias = bias == nullptr ? nullptr : bias + (group * panels + each) * panel;
+
+          // Chunks of the window: what one chunk reads of a panel fits the first-level cache.
+          block.for_each_chunk(depth_chunk, shape, [&](const Chunk& chunk) {
+            // Tiles of windows: sums stay in registers for the whole chunk.
+            balanced_tiles(block.pixels, tile_rows, [&](int64_t pixel, int64_t size) {
+              with_constant<tile_rows>(size, [&](auto rows) {
+                block.template run_tile<rows, vectors, Activation>(pixel, chunk, of_panel, of_bias, target);
+              });
+            });
+          });
+          if (!channels_last) {
+            store_planes<Value, Activation>(
+                output + first_channel * sizes.out_plane(),
+                residual == nullptr ? nullptr : residual + first_channel * sizes.out_plane(),
+                block.stage, vectors * lanes, block.output_offsets, block.pixels, channels, sizes.out_plane());
+          }
+        };
+        {DISPATCH}
+      }
+    }
+  });
+"""

@@ -1,0 +1,311 @@
+"""Running the generated convolution kernels on tensors.
+
+Everything here takes canonical tensors (see `ConvProblem`) and gives exactly what the problem says;
+what is faster, and what falls back to ATen, is decided by the callers.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+from dataclasses import dataclass, replace
+
+import torch
+
+from shorthaul.conv.emit_grad_weight import emit_grad_weight_kernel
+from shorthaul.conv.emit_window import WindowKernel, emit_window_kernel, sum_dtype
+from shorthaul.conv.geometry import Taps, WindowTask, as_triple, forward_task, grad_input_tasks
+from shorthaul.conv.machine import this_machine
+from shorthaul.conv.packing import (
+    forward_view,
+    gradient_view,
+    pack_bias,
+    pack_panels,
+    packed_values,
+    packed_weights,
+    panel_kernel,
+)
+from shorthaul.conv.problem import NO_PADDING, ConvProblem, Triple, source_index
+from shorthaul.conv.schedule import (
+    ConvSchedule,
+    Sizes,
+    candidate_schedules,
+    choose_schedule,
+    plan_blocks,
+    plan_gradient,
+    schedule_task,
+)
+from shorthaul.jit import KernelFunction, load_kernel
+from shorthaul.jit.runtime import kernel_threads
+
+__all__ = [
+    "ConvSchedule",
+    "candidate_schedules",
+    "choose_schedule",
+    "run_forward",
+    "run_grad_input",
+    "run_grad_weight",
+    "supports",
+]
+
+_DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
+
+
+def supports(problem: ConvProblem) -> str | None:
+    """Why no generated kernel applies to `problem`; `None` where one does."""
+    if problem.dtype not in _DTYPES:
+        return f"{problem.dtype} has no generated kernel"
+    if problem.in_channels == 0 or problem.out_channels == 0:
+        return "a convolution without channels has nothing to generate"
+    return None
+
+
+def run_forward(
+    problem: ConvProblem,
+    input: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None = None,
+    residual: torch.Tensor | None = None,
+    *,
+    out: torch.Tensor | None = None,
+    schedule: ConvSchedule | None = None,
+) -> torch.Tensor:
+    """activation(convolution + bias + residual); `residual` has the shape and layout of the output."""
+    batch, _, depth, height, width = input.shape
+    call = _prepare_forward(problem, (batch, depth, height, width), schedule, kernel_threads())
+    if out is None:
+        out = torch.empty_strided(call.out_shape, call.out_strides, dtype=problem.dtype)
+    if out.numel():
+        packed = packed_weights.find(weight, call.order, lambda: _pack(call, weight, problem))
+        call.run(
+            input,
+            packed,
+            None if bias is None else _packed_bias(call, bias),
+            residual,
+            out,
+            _workspace(call.workspace_bytes),
+            *call.numbers,
+        )
+    return out
+
+
+def run_grad_input(
+    problem: ConvProblem, grad_output: torch.Tensor, weight: torch.Tensor, input_sizes: Triple
+) -> torch.Tensor:
+    """The gradient of the input, of spatial sizes `input_sizes`."""
+    batch = grad_output.shape[0]
+    if problem.padding_mode != "zeros":
+        padded = as_triple(
+            size + low + high
+            for size, (low, high) in zip(input_sizes, problem.padding, strict=True)
+        )
+        unpadded = replace(problem, padding=NO_PADDING, padding_mode="zeros")
+        return _fold(problem, run_grad_input(unpadded, grad_output, weight, padded), input_sizes)
+    calls, is_covered = _prepare_grad_input(problem, batch, input_sizes, kernel_threads())
+    empty = torch.empty if is_covered else torch.zeros
+    gradient = (
+        empty((batch, problem.in_channels, *input_sizes), dtype=problem.dtype)
+        if problem.layout == "contiguous"
+        else empty((batch, *input_sizes, problem.in_channels), dtype=problem.dtype).permute(
+            0, 4, 1, 2, 3
+        )
+    )
+    if grad_output.numel() and gradient.numel():
+        for call in calls:
+            packed = packed_weights.find(
+                weight, call.order, functools.partial(_pack, call, weight, problem)
+            )
+            workspace = _workspace(call.workspace_bytes)
+            call.run(grad_output, packed, None, None, gradient, workspace, *call.numbers)
+        return gradient
+    return gradient.zero_()
+
+
+def run_grad_weight(
+    problem: ConvProblem, grad_output: torch.Tensor, input: torch.Tensor
+) -> torch.Tensor:
+    """The gradient of the weight, in the canonical shape."""
+    batch, _, depth, height, width = input.shape
+    real = sum_dtype(problem.dtype)
+    gradient = torch.empty(problem.weight_shape, dtype=real)
+    if not (grad_output.numel() and gradient.numel()):
+        return gradient.zero_().to(problem.dtype)
+    call = _prepare_grad_weight(problem, (batch, depth, height, width), kernel_threads())
+    view = forward_view(gradient, problem.groups)
+    packed = torch.zeros(packed_values(view, call.panel), dtype=real)
+    call.run(input, grad_output, packed, _workspace(call.workspace_bytes), *call.numbers)
+    panel_kernel(real).unpack_panels(packed, gradient, *view.numbers(), call.panel, call.lanes)
+    return gradient.to(problem.dtype)
+
+
+@dataclass(frozen=True)
+class _Call:
+    """What of a call does not change with the tensors: kept, because to plan takes longer than a
+    small convolution."""
+
+    task: WindowTask
+    taps: Taps | None  # None: all of them, in their order
+    run: KernelFunction
+    numbers: tuple[int, ...]
+    order: tuple[object, ...]  # of the packed weights
+    panel: int
+    lanes: int
+    workspace_bytes: int
+    out_shape: tuple[int, ...] = ()
+    out_strides: tuple[int, ...] = ()
+
+
+@functools.lru_cache(maxsize=4096)
+def _prepare_forward(
+    problem: ConvProblem, sizes: Sizes, schedule: ConvSchedule | None, threads: int
+) -> _Call:
+    task = forward_task(problem, sizes[0], sizes[1:])
+    call = _prepare(task, None, schedule or choose_schedule(problem, sizes, threads), threads)
+    layout = torch.channels_last_3d if task.channels_last else torch.contiguous_format
+    shape = (sizes[0], problem.out_channels, *task.out_sizes)
+    strides = torch.empty(shape, device="meta", memory_format=layout).stride()
+    return replace(call, out_shape=shape, out_strides=strides)
+
+
+@functools.lru_cache(maxsize=4096)
+def _prepare_grad_input(
+    problem: ConvProblem, batch: int, input_sizes: Triple, threads: int
+) -> tuple[tuple[_Call, ...], bool]:
+    """A call per phase, and whether together they write every value."""
+    tasks = grad_input_tasks(problem, batch, input_sizes)
+    phases = 1
+    for stride, size in zip(problem.stride, input_sizes, strict=True):
+        phases *= min(stride, size)
+    calls = tuple(_prepare(task, taps, schedule_task(task), threads) for task, taps in tasks)
+    return calls, len(tasks) == phases
+
+
+def _prepare(task: WindowTask, taps: Taps | None, schedule: ConvSchedule, threads: int) -> _Call:
+    kernel = WindowKernel(
+        task.dtype,
+        task.channels_last,
+        task.activation,
+        this_machine(),
+        schedule.rows,
+        schedule.vectors,
+        task.shape if schedule.is_specialised else None,
+        task.can_read_in_place,
+    )
+    plan = plan_blocks(task, schedule, threads) if task.flops else None
+    numbers = (
+        ()
+        if plan is None
+        else (
+            plan.thread_bytes,
+            plan.block_rows,
+            plan.block_columns,
+            plan.panel_parts,
+            schedule.depth_chunk,
+            *task.size_values(),
+            *(() if schedule.is_specialised else task.shape.values()),
+        )
+    )
+    return _Call(
+        task,
+        taps,
+        _window_function(kernel),
+        numbers,
+        (taps, kernel.panel, kernel.lanes, task.shape),
+        kernel.panel,
+        kernel.lanes,
+        0 if plan is None else plan.thread_bytes * threads,
+    )
+
+
+@functools.lru_cache(maxsize=4096)
+def _prepare_grad_weight(problem: ConvProblem, sizes: Sizes, threads: int) -> _Call:
+    task = replace(forward_task(problem, sizes[0], sizes[1:]), activation=None)
+    schedule = schedule_task(task)
+    kernel = WindowKernel(
+        task.dtype,
+        task.channels_last,
+        None,
+        this_machine(),
+        schedule.rows,
+        schedule.vectors,
+        task.shape if schedule.is_specialised else None,
+    )
+    plan = plan_gradient(task, schedule, threads)
+    numbers = (
+        plan.thread_bytes,
+        plan.block_rows,
+        plan.block_columns,
+        plan.panel_parts,
+        plan.channel_chunk,
+        *task.size_values(),
+        *(() if schedule.is_specialised else task.shape.values()),
+    )
+    run = _grad_weight_function(kernel)
+    return _Call(
+        task, None, run, numbers, (), kernel.panel, kernel.lanes, plan.thread_bytes * threads
+    )
+
+
+@functools.cache
+def _window_function(kernel: WindowKernel) -> KernelFunction:
+    return load_kernel(emit_window_kernel(kernel)).convolve
+
+
+@functools.cache
+def _grad_weight_function(kernel: WindowKernel) -> KernelFunction:
+    return load_kernel(emit_grad_weight_kernel(kernel)).sum_windows
+
+
+def _pack(call: _Call, weight: torch.Tensor, problem: ConvProblem) -> torch.Tensor:
+    real = sum_dtype(problem.dtype)
+    taps = weight.detach().reshape(problem.weight_shape).to(real)
+    view = (
+        forward_view(taps, problem.groups)
+        if call.taps is None
+        else gradient_view(taps, problem.groups, call.taps, call.task.shape.kernel)
+    )
+    return pack_panels(taps, view, call.panel, call.lanes, real)
+
+
+def _packed_bias(call: _Call, bias: torch.Tensor) -> torch.Tensor:
+    real = sum_dtype(call.task.dtype)
+    shape = call.task.shape
+    if bias.dtype == real and shape.out_channels % call.panel == 0:
+        return bias.detach().contiguous()
+    packed: torch.Tensor = packed_weights.find(
+        bias,
+        (shape.groups, call.panel, real),
+        lambda: pack_bias(bias.detach(), shape.groups, call.panel, real),
+    )
+    return packed
+
+
+def _fold(problem: ConvProblem, padded: torch.Tensor, sizes: Triple) -> torch.Tensor:
+    """Add the gradient of padding to the values that it was copied from."""
+    for dimension, (size, (low, high)) in enumerate(zip(sizes, problem.padding, strict=True)):
+        if low or high:
+            sources = [
+                source_index(position, size, problem.padding_mode)
+                for position in range(-low, size + high)
+            ]
+            shape = list(padded.shape)
+            shape[2 + dimension] = size
+            folded = padded.new_zeros(shape)
+            padded = folded.index_add_(2 + dimension, torch.tensor(sources), padded)
+    layout = (
+        torch.channels_last_3d if problem.layout == "channels_last" else torch.contiguous_format
+    )
+    return padded.contiguous(memory_format=layout)
+
+
+_memory = threading.local()
+
+
+def _workspace(size_bytes: int) -> torch.Tensor:
+    """Scratch memory of this Python thread; kept, because fresh pages cost more than the packing."""
+    kept: torch.Tensor | None = getattr(_memory, "workspace", None)
+    if kept is None or kept.numel() < size_bytes:
+        kept = torch.empty(size_bytes + 64, dtype=torch.uint8)
+        kept = kept[-kept.data_ptr() % 64 :]
+        _memory.workspace = kept
+    return kept

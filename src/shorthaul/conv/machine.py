@@ -1,0 +1,73 @@
+"""The vector registers that a kernel is written for.
+
+>>> AVX2.lanes(4), AVX2.lanes(8), AVX2.fits_tile(6, 2), AVX2.fits_tile(6, 3)
+(8, 4, True, False)
+"""
+
+from __future__ import annotations
+
+import functools
+import platform
+from dataclasses import dataclass
+from pathlib import Path
+
+from shorthaul.jit.toolchain import read_processor
+
+
+@dataclass(frozen=True)
+class VectorMachine:
+    """Width and number of the vector registers, which decide the register tile."""
+
+    name: str
+    vector_bytes: int
+    registers: int
+
+    def lanes(self, value_bytes: int) -> int:
+        """Values in one register."""
+        return self.vector_bytes // value_bytes
+
+    def fits_tile(self, rows: int, vectors: int) -> bool:
+        """Whether a tile of sums, its smaller side and one streamed value stay in registers."""
+        return rows * vectors + min(rows, vectors) + 1 <= self.registers
+
+    def tiles(self) -> tuple[tuple[int, int], ...]:
+        """(rows, vectors) of the tiles worth trying, the best on this machine first.
+
+        A tile needs 2 FMA units times their latency of 4 sums in flight. Two vectors wide is
+        first: it measured fastest on AVX2 (6x16 against 4x24 and 3x32), though wider ones load less.
+        """
+        fitting = [
+            (rows, vectors)
+            for vectors in (1, 2, 3, 4)
+            for rows in [max(r for r in range(1, 17) if self.fits_tile(r, vectors))]
+            if rows * vectors >= 8
+        ]
+        return tuple(sorted(fitting, key=lambda tile: (2, 3, 4, 1).index(tile[1])))
+
+
+SSE = VectorMachine("sse", 16, 16)
+AVX2 = VectorMachine("avx2", 32, 16)
+AVX512 = VectorMachine("avx512", 64, 32)
+NEON = VectorMachine("neon", 16, 32)
+
+
+@functools.cache
+def this_machine() -> VectorMachine:
+    """The machine that `-march=native` compiles for here."""
+    features = read_processor().features
+    if platform.machine() in ("aarch64", "arm64"):
+        return NEON
+    if "avx512f" in features:
+        return AVX512
+    return AVX2 if "avx2" in features and "fma" in features else SSE
+
+
+@functools.cache
+def second_level_cache_bytes() -> int:
+    """Size of one core's second-level cache; 512 KiB where the system does not say."""
+    path = Path("/sys/devices/system/cpu/cpu0/cache/index2/size")
+    try:
+        text = path.read_text().strip()
+        return int(text.removesuffix("K")) * 1024
+    except (OSError, ValueError):
+        return 512 * 1024

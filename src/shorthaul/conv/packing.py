@@ -1,0 +1,234 @@
+"""Weights in the order that kernels read them, packed once and remembered until they change.
+
+A packed copy belongs to one tensor object at one version: an optimiser's step, a load of a state
+dict or any in-place write raises the version, and the next call packs again. When the tensor goes,
+so does its copy.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import threading
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from shorthaul.conv.geometry import Taps, as_triple
+from shorthaul.conv.problem import Triple
+from shorthaul.jit import (
+    CppSource,
+    Function,
+    Kernel,
+    NumberArgument,
+    TensorArgument,
+    ThreadsArgument,
+    load_kernel,
+)
+
+
+class PackedWeights:
+    """Packed copies by tensor, version and order."""
+
+    def __init__(self) -> None:
+        self._copies: dict[int, tuple[weakref.ref[torch.Tensor], int, int, dict[Any, Any]]] = {}
+        self._lock = threading.Lock()
+
+    def find(self, weight: torch.Tensor, order: object, pack: Callable[[], Any]) -> Any:
+        """The copy of `weight` in `order`, made by `pack` unless there is one that is current."""
+        if weight.is_inference():  # has no version that would tell of a change
+            return pack()
+        key, version, address = id(weight), weight._version, weight.data_ptr()
+        with self._lock:
+            found = self._copies.get(key)
+            if found is None or found[0]() is not weight or found[1:3] != (version, address):
+                reference = weakref.ref(weight, functools.partial(self._forget, key))
+                found = (reference, version, address, {})
+                self._copies[key] = found
+            copies = found[3]
+            if order in copies:
+                return copies[order]
+        packed = pack()
+        with self._lock:
+            copies[order] = packed
+        return packed
+
+    def _forget(self, key: int, reference: weakref.ref[torch.Tensor]) -> None:
+        # No lock: a finaliser may run while this very thread holds it.
+        found = self._copies.get(key)
+        if found is not None and found[0] is reference:
+            del self._copies[key]
+
+    def __len__(self) -> int:
+        return len(self._copies)
+
+
+packed_weights = PackedWeights()
+
+
+@dataclass(frozen=True)
+class WeightView:
+    """Where the weights of a task lie in a tensor's memory, in values from its first one."""
+
+    groups: int
+    out_channels: int  # of one group
+    in_channels: int  # of one group
+    kernel: Triple
+    start: int
+    group_step: int
+    out_step: int
+    in_step: int
+    tap_steps: Triple  # negative where taps are turned around
+
+    def numbers(self) -> tuple[int, ...]:
+        """In the order of the kernels' arguments."""
+        return (
+            self.groups, self.out_channels, self.in_channels, *self.kernel,
+            self.start, self.group_step, self.out_step, self.in_step, *self.tap_steps,
+        )  # fmt: skip
+
+
+def forward_view(weight: torch.Tensor, groups: int) -> WeightView:
+    """Weights (out_channels, in_channels / groups, kd, kh, kw) as the forward pass uses them."""
+    out_step, in_step, *tap_steps = weight.stride()
+    out_channels, in_channels, *kernel = weight.shape
+    per_group = out_channels // groups
+    return WeightView(
+        groups, per_group, in_channels, as_triple(kernel),
+        0, per_group * out_step, out_step, in_step, as_triple(tap_steps),
+    )  # fmt: skip
+
+
+def gradient_view(weight: torch.Tensor, groups: int, taps: Taps, kernel: Triple) -> WeightView:
+    """The same weights as the gradient of the input uses them: channels swapped, taps reversed."""
+    out_step, in_step, *tap_steps = weight.stride()
+    per_group = weight.shape[0] // groups
+    start = sum(
+        (first + (count - 1) * step) * stride
+        for first, count, step, stride in zip(taps.first, kernel, taps.step, tap_steps, strict=True)
+    )
+    return WeightView(
+        groups, weight.shape[1], per_group, kernel,
+        start, per_group * out_step, in_step, out_step,
+        as_triple(-step * stride for step, stride in zip(taps.step, tap_steps, strict=True)),
+    )  # fmt: skip
+
+
+def pack_panels(
+    weight: torch.Tensor, view: WeightView, panel: int, lanes: int, real: torch.dtype
+) -> torch.Tensor:
+    """The weights as panels of output channels.
+
+    The order is [group][panel][kw][kd][kh][in_channel][output channel of the panel]. The last panel
+    of a group is only as many vectors of `lanes` wide as it needs, and filled up with zeros.
+    """
+    packed = torch.empty(packed_values(view, panel), dtype=real)
+    if packed.numel():
+        panel_kernel(real).pack_panels(weight, packed, *view.numbers(), panel, lanes)
+    return packed
+
+
+def packed_values(view: WeightView, panel: int) -> int:
+    """Size of the packed weights."""
+    panels = -(-view.out_channels // panel)
+    return view.groups * panels * view.in_channels * math.prod(view.kernel) * panel
+
+
+def pack_bias(bias: torch.Tensor, groups: int, panel: int, real: torch.dtype) -> torch.Tensor:
+    """The bias as [group][panel][output channel of the panel], filled up with zeros."""
+    grouped = bias.to(real).reshape(groups, -1)
+    missing = -grouped.shape[1] % panel
+    if missing:
+        grouped = torch.nn.functional.pad(grouped, (0, missing))
+    return grouped.contiguous()
+
+
+@functools.cache
+def panel_kernel(real: torch.dtype) -> Kernel:
+    """`pack_panels`, and `unpack_panels` for the way back."""
+    numbers = tuple(
+        NumberArgument(name, "int64")
+        for name in (
+            "groups", "out_channels", "in_channels", "depth", "height", "width", "start",
+            "step_group", "step_out", "step_in", "step_d", "step_h", "step_w", "panel", "lanes",
+        )
+    )  # fmt: skip
+    weights = TensorArgument("weights", real, is_contiguous=False)
+    packed = TensorArgument("packed", real)
+    functions = (
+        Function(
+            "pack_panels", (weights, replace(packed, is_written=True), *numbers, ThreadsArgument())
+        ),
+        Function(
+            "unpack_panels",
+            (packed, replace(weights, is_written=True), *numbers, ThreadsArgument()),
+        ),
+    )
+    c_type = "double" if real == torch.float64 else "float"
+    text = _PANEL_TEXT
+    for name, value in (
+        ("TYPE", c_type),
+        ("PACK_PROTOTYPE", functions[0].prototype()),
+        ("UNPACK_PROTOTYPE", functions[1].prototype()),
+        ("NUMBERS", ", ".join(each.name for each in numbers)),
+    ):
+        text = text.replace("{" + name + "}", value)
+    return load_kernel(CppSource(f"conv_panels_{c_type}", text, functions))
+
+
+_PANEL_TEXT = """\
+// Weights to and from panels: [group][panel][kw][kd][kh][in_channel][output channel of the panel].
+#include "shorthaul/parallel.h"
+
+using real = {TYPE};
+
+// Calls each(first of the weights, their step, row of the packed panel, present, wide) for each row.
+template <class Each>
+static void for_each_row(int64_t groups, int64_t out_channels, int64_t in_channels, int64_t depth,
+                         int64_t height, int64_t width, int64_t start, int64_t step_group,
+                         int64_t step_out, int64_t step_in, int64_t step_d, int64_t step_h,
+                         int64_t step_w, int64_t panel, int64_t lanes, int64_t threads,
+                         const Each& each) {
+  const int64_t panels = (out_channels + panel - 1) / panel;
+  const int64_t window_rows = depth * height;
+  const int64_t values = width * window_rows * in_channels;
+  // Threads own panels.
+  shorthaul::parallel_for(groups * panels, 1, threads, [&](int64_t begin, int64_t end) {
+    for (int64_t which = begin; which < end; ++which) {
+      const int64_t first = which % panels * panel;
+      const int64_t present = out_channels - first < panel ? out_channels - first : panel;
+      const int64_t wide = (present + lanes - 1) / lanes * lanes;
+      const int64_t from = start + which / panels * step_group + first * step_out;
+      const int64_t to = which * values * panel;
+      // In the order of the weights, so that each of the panel's streams runs forwards.
+      for (int64_t channel = 0; channel < in_channels; ++channel) {
+        for (int64_t d = 0; d < depth; ++d) {
+          for (int64_t h = 0; h < height; ++h) {
+            for (int64_t w = 0; w < width; ++w) {
+              each(from + channel * step_in + d * step_d + h * step_h + w * step_w,
+                   to + ((w * window_rows + d * height + h) * in_channels + channel) * wide,
+                   present, wide);
+            }
+          }
+        }
+      }
+    }
+  });
+}
+
+{PACK_PROTOTYPE} {
+  for_each_row({NUMBERS}, threads, [=](int64_t from, int64_t to, int64_t present, int64_t wide) {
+    for (int64_t lane = 0; lane < present; ++lane) packed[to + lane] = weights[from + lane * step_out];
+    for (int64_t lane = present; lane < wide; ++lane) packed[to + lane] = 0;
+  });
+}
+
+{UNPACK_PROTOTYPE} {
+  for_each_row({NUMBERS}, threads, [=](int64_t from, int64_t to, int64_t present, int64_t) {
+    for (int64_t lane = 0; lane < present; ++lane) weights[from + lane * step_out] = packed[to + lane];
+  });
+}
+"""

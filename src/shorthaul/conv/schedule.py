@@ -1,0 +1,235 @@
+"""How a convolution is carried out: chosen without measuring, or listed for the tuner to measure.
+
+>>> from shorthaul.conv.problem import ConvProblem
+>>> schedule = choose_schedule(ConvProblem(64, 64, (1, 3, 3)), (1, 1, 56, 56), threads=2)
+>>> schedule.describe()
+'window 6x2 strips 192 KiB chunk 512'
+
+A schedule never changes what is summed in which order within one method, so any two schedules of
+the same method give the same bits.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from shorthaul.conv.geometry import WindowTask, forward_task
+from shorthaul.conv.machine import VectorMachine, second_level_cache_bytes, this_machine
+from shorthaul.conv.problem import ConvProblem
+
+Sizes = tuple[int, int, int, int]  # batch, depth, height, width of the input
+
+# Below this much work a kernel compiled for the shape cannot earn back the second that it takes to
+# compile; the general kernel of the same method is compiled once for all shapes.
+SPECIALISED_FLOPS = 20_000_000
+
+
+@dataclass(frozen=True)
+class ConvSchedule:
+    """One way to carry out a convolution."""
+
+    method: str  # window
+    rows: int  # of the register tile
+    vectors: int  # of the register tile
+    is_specialised: bool = True
+    strip_bytes: int | None = None  # packed windows per thread; None: the papers' whole tensor
+    depth_chunk: int = 512  # values of a window that are summed before the next tile of windows
+
+    def describe(self) -> str:
+        """One line that tells it from the others; the tuner's name for it."""
+        strips = (
+            "whole tensor" if self.strip_bytes is None else f"strips {self.strip_bytes >> 10} KiB"
+        )
+        general = "" if self.is_specialised else " general"
+        return (
+            f"{self.method} {self.rows}x{self.vectors} {strips} chunk {self.depth_chunk}{general}"
+        )
+
+
+@dataclass(frozen=True)
+class BlockPlan:
+    """How the output of one call is cut into tasks for threads."""
+
+    block_rows: int
+    block_columns: int
+    panel_parts: int
+    thread_bytes: int
+
+
+def choose_schedule(problem: ConvProblem, sizes: Sizes, threads: int) -> ConvSchedule:  # noqa: ARG001
+    """The schedule that the cost model prefers.
+
+    `threads` decides how the work is cut (`plan_blocks`), never the method: bits do not depend on it.
+    """
+    return schedule_task(forward_task(problem, sizes[0], sizes[1:]))
+
+
+def schedule_task(task: WindowTask) -> ConvSchedule:
+    """The schedule for one pass over windows."""
+    machine = this_machine()
+    is_specialised = task.flops >= SPECIALISED_FLOPS
+    lanes = machine.lanes(_sum_bytes(task))
+    # General kernels all have the same tile, so that few of them are ever compiled.
+    rows, vectors = (
+        _choose_tile(task.shape.out_channels, lanes, machine)
+        if is_specialised
+        else machine.tiles()[0]
+    )
+    return ConvSchedule(
+        "window",
+        rows,
+        vectors,
+        is_specialised=is_specialised,
+        strip_bytes=second_level_cache_bytes() * 3 // 8,
+    )
+
+
+def candidate_schedules(problem: ConvProblem, sizes: Sizes) -> tuple[ConvSchedule, ...]:
+    """Schedules worth measuring, the cost model's choice first."""
+    first = replace(choose_schedule(problem, sizes, 1), is_specialised=True)
+    others = [
+        replace(first, rows=rows, vectors=vectors)
+        for rows, vectors in this_machine().tiles()
+        if (rows, vectors) != (first.rows, first.vectors)
+    ]
+    return (first, *others)
+
+
+def _choose_tile(out_channels: int, lanes: int, machine: VectorMachine) -> tuple[int, int]:
+    """The tile with the fewest idle lanes; among equals, the machine's favourite."""
+    vectors_needed = -(-out_channels // lanes)
+
+    def cost(tile: tuple[int, int]) -> float:
+        # Tiles in full panels run at full speed; a narrower last panel has fewer sums in flight.
+        rows, vectors = tile
+        full, tail = divmod(vectors_needed, vectors)
+        cycles = full * vectors / 2
+        if tail:
+            cycles += max(tail / 2, 4 / rows, (tail + rows) / rows / 2)
+        return cycles * (1 if vectors > 1 else 1.1)
+
+    return min(machine.tiles(), key=cost)
+
+
+def plan_blocks(task: WindowTask, schedule: ConvSchedule, threads: int) -> BlockPlan:
+    """Cut the output into blocks whose packed windows fit the schedule's strips.
+
+    Neither the order of a sum nor its chunks depend on the cut, so results do not depend on it.
+    """
+    value_bytes = _sum_bytes(task)
+    panel = schedule.vectors * this_machine().lanes(value_bytes)
+    column_bytes = (
+        task.shape.in_channels * task.shape.kernel[0] * task.shape.kernel[1] * value_bytes
+    )
+    block_rows, block_columns = _cut_output(task, schedule, column_bytes, threads)
+    rows, columns = task.batch * task.out_sizes[0] * task.out_sizes[1], task.out_sizes[2]
+    blocks = -(-rows // block_rows) * -(-columns // block_columns) * task.shape.groups
+    # Few blocks would leave threads idle: then several threads share one, by output channels.
+    panels = -(-task.shape.out_channels // panel)
+    parts = min(panels, threads) if blocks < 3 * threads and blocks % threads else 1
+    strips = (
+        0 if task.can_read_in_place else block_rows * _columns(task, block_columns) * column_bytes
+    )
+    return BlockPlan(
+        block_rows,
+        block_columns,
+        parts,
+        _thread_bytes(task, block_rows * block_columns, block_columns, panel) + strips,
+    )
+
+
+def _cut_output(
+    task: WindowTask, schedule: ConvSchedule, column_bytes: int, threads: int
+) -> tuple[int, int]:
+    """Rows and columns of a block."""
+    rows, columns = task.batch * task.out_sizes[0] * task.out_sizes[1], task.out_sizes[2]
+    if schedule.strip_bytes is None:
+        return task.out_sizes[0] * task.out_sizes[1], columns
+    block_columns = columns
+    if _columns(task, columns) * column_bytes > 2 * schedule.strip_bytes:
+        reach = _columns(task, 1)
+        fitting = (schedule.strip_bytes // column_bytes - reach) // _column_step(task) + 1
+        block_columns = _even_part(columns, max(schedule.rows, fitting))
+    strip = _columns(task, block_columns) * column_bytes
+    block_rows = min(max(1, schedule.strip_bytes // strip), max(1, 4096 // block_columns), rows)
+    column_blocks = -(-columns // block_columns)
+    # Some blocks per thread even out the load, as long as a block still fills its tiles.
+    wanted = -(-4 * threads // column_blocks)
+    if threads > 1 and -(-rows // block_rows) < wanted and rows * block_columns >= 64 * wanted:
+        block_rows = -(-rows // wanted)
+    return _even_part(rows, block_rows), block_columns
+
+
+def _even_part(total: int, largest: int) -> int:
+    """The size of about equal parts of at most `largest`."""
+    return -(-total // -(-total // largest))
+
+
+def _column_step(task: WindowTask) -> int:
+    kernel, stride, dilation = task.shape.kernel[2], task.shape.stride[2], task.shape.dilation[2]
+    return kernel if kernel < stride and dilation == 1 else stride
+
+
+def _columns(task: WindowTask, outputs: int) -> int:
+    reach = (task.shape.kernel[2] - 1) * task.shape.dilation[2] + 1
+    return (outputs - 1) * _column_step(task) + reach
+
+
+def _sum_bytes(task: WindowTask) -> int:
+    return 8 if task.dtype.itemsize == 8 else 4
+
+
+def _thread_bytes(task: WindowTask, pixels: int, block_columns: int, panel: int) -> int:
+    """Workspace of one thread besides its strips, as the kernels carve it; the last line is slack."""
+    value_bytes = _sum_bytes(task)
+    capacity = pixels + this_machine().lanes(value_bytes)
+    pieces = (
+        capacity * 8, capacity * 8, capacity * panel * value_bytes, _columns(task, block_columns) * 4, 64,
+    )  # fmt: skip
+    return sum(-(-piece // 64) * 64 for piece in pieces)
+
+
+@dataclass(frozen=True)
+class GradientPlan:
+    """How the gradient of the weights is cut into tasks, and the pixels into blocks."""
+
+    block_rows: int
+    block_columns: int
+    panel_parts: int
+    channel_chunk: int
+    thread_bytes: int
+
+
+# Pixels per block of the weight gradient: their windows' lines and the gradients of one panel fit
+# the first-level cache together, and the sums are loaded and stored once for that many FMAs.
+GRADIENT_PIXELS = 144
+
+
+def plan_gradient(task: WindowTask, schedule: ConvSchedule, threads: int) -> GradientPlan:
+    """Cut the weights into parts for threads, and the pixels into blocks."""
+    value_bytes = _sum_bytes(task)
+    panel = schedule.vectors * this_machine().lanes(value_bytes)
+    rows, columns = task.batch * task.out_sizes[0] * task.out_sizes[1], task.out_sizes[2]
+    block_columns = _even_part(columns, 2 * GRADIENT_PIXELS)
+    block_rows = max(1, min(rows, GRADIENT_PIXELS // block_columns))
+    window_rows = task.shape.kernel[0] * task.shape.kernel[1]
+    channel_bytes = block_rows * _columns(task, block_columns) * window_rows * value_bytes
+    channels = task.shape.in_channels
+    budget = schedule.strip_bytes or second_level_cache_bytes() // 2
+    chunk = min(channels, max(8, budget // channel_bytes // 8 * 8))
+    panels = -(-task.shape.out_channels // panel)
+    parts = 1
+    if threads > 1:
+        chunk = min(chunk, max(min(channels, 8), _even_part(channels, -(-channels // threads))))
+        pieces = -(-channels // chunk) * task.shape.groups
+        parts = min(panels, threads) if pieces % threads and pieces < 4 * threads else 1
+    line = 64 // value_bytes
+    pitch = (-(-window_rows * chunk // line) | 1) * line
+    strips = block_rows * _columns(task, block_columns) * pitch * value_bytes
+    return GradientPlan(
+        block_rows,
+        block_columns,
+        parts,
+        chunk,
+        _thread_bytes(task, block_rows * block_columns, block_columns, panel) + strips,
+    )

@@ -1,0 +1,76 @@
+// From sums to output values: residual, activation, narrowing, and the two memory layouts.
+#pragma once
+
+#include "shorthaul/conv/activation.h"
+#include "shorthaul/conv/geometry.h"
+
+namespace shorthaul {
+
+template <class Out, class Activation>
+static SHORTHAUL_INLINE void finish(typename Out::value* output,
+                                    const typename Out::value* residual, int64_t at, vec sum,
+                                    int64_t count) {
+  if (residual != nullptr) sum += load_part<Out>(residual + at, count);
+  store_part<Out>(output + at, Activation::apply(sum), count);
+}
+
+// Calls body with the compile-time constant min(wanted, largest): one copy of the code per size.
+template <int largest, class Body>
+static SHORTHAUL_INLINE void with_constant(int64_t wanted, const Body& body) {
+  if constexpr (largest > 1) {
+    if (wanted < largest) return with_constant<largest - 1>(wanted, body);
+  }
+  body(std::integral_constant<int, largest>{});
+}
+
+// Splits `count` into tiles of at most `largest` that differ by at most one: 25 = 5 * 5, not 4 * 6 + 1.
+template <class Body>
+static SHORTHAUL_INLINE void balanced_tiles(int64_t count, int64_t largest, const Body& body) {
+  const int64_t tiles = (count + largest - 1) / largest;
+  if (tiles == 0) return;
+  const int64_t smaller = count / tiles, wider = count % tiles;
+  int64_t begin = 0;
+  for (int64_t tile = 0; tile < tiles; ++tile) {
+    const int64_t size = smaller + (tile < wider);
+    body(begin, size);
+    begin += size;
+  }
+}
+
+// Contiguous output: finished sums lie as [pixel][channel] in `stage`; pixels that are neighbours in
+// their plane leave as vectors, transposed in registers.
+template <class Out, class Activation>
+static inline void store_planes(typename Out::value* output, const typename Out::value* residual,
+                                const real* stage, int64_t pitch, const int64_t* offsets,
+                                int64_t pixels, int64_t channels, int64_t plane) {
+  int64_t pixel = 0;
+  while (pixel < pixels) {
+    int64_t run = 1;
+    while (run < lanes && pixel + run < pixels &&
+           offsets[pixel + run] == offsets[pixel] + run) {
+      ++run;
+    }
+    for (int64_t channel = 0; channel < channels; channel += lanes) {
+      vec block[lanes] = {};
+      if (run == lanes) {
+#pragma GCC unroll 16
+        for (int lane = 0; lane < lanes; ++lane) {
+          block[lane] = load(stage + (pixel + lane) * pitch + channel);
+        }
+      } else {
+        for (int64_t lane = 0; lane < run; ++lane) {
+          block[lane] = load(stage + (pixel + lane) * pitch + channel);
+        }
+      }
+      transpose(block);
+      const int64_t here = channels - channel < lanes ? channels - channel : lanes;
+      for (int64_t lane = 0; lane < here; ++lane) {
+        finish<Out, Activation>(output, residual, offsets[pixel] + (channel + lane) * plane,
+                                block[lane], run);
+      }
+    }
+    pixel += run;
+  }
+}
+
+}  // namespace shorthaul

@@ -1,0 +1,129 @@
+// Packing the window strip of one output row: image columns one after another, each with all its
+// window rows and channels, so that a window is one contiguous run and neighbouring windows overlap.
+// Padding of every mode, widening to the type of the sums and transposition happen on the way.
+#pragma once
+
+#include "shorthaul/conv/geometry.h"
+#include "shorthaul/conv/vector.h"
+
+namespace shorthaul {
+
+// The image column under each packed column, and the stretch where they run side by side.
+struct Columns {
+  int32_t* source;
+  int64_t count, inner_begin, inner_end;
+
+  void fill(int64_t first_output, int64_t outputs, const Shape& shape, const Sizes& sizes) {
+    const int64_t first = first_output * shape.column_step();
+    count = shape.columns(outputs);
+    for (int64_t column = 0; column < count; ++column) {
+      source[column] = int32_t(source_column(first + column, shape, sizes));
+    }
+    inner_begin = inner_end = 0;
+    if (shape.skips_columns()) return;
+    const int64_t start = sizes.padding_w - first;
+    const int64_t stop = start + sizes.in_w;
+    inner_begin = start < 0 ? 0 : start > count ? count : start;
+    inner_end = stop < inner_begin ? inner_begin : stop > count ? count : stop;
+  }
+};
+
+static SHORTHAUL_INLINE void fill_zeros(real* to, int64_t count) {
+  for (int64_t each = 0; each < count; ++each) to[each] = 0;
+}
+
+template <class In>
+static SHORTHAUL_INLINE void copy_channels(real* to, const typename In::value* from,
+                                           int64_t count) {
+  int64_t channel = 0;
+  for (; channel + lanes <= count; channel += lanes) store(to + channel, In::load(from + channel));
+  for (; channel < count; ++channel) to[channel] = In::widen(from[channel]);
+}
+
+// One window row of channels-last images: runs of channels, `pitch` apart in the strip.
+template <class In>
+static SHORTHAUL_INLINE void pack_row_channels_last(real* to, const typename In::value* from,
+                                                    const Columns& columns, int64_t pitch,
+                                                    int64_t channels, int64_t all_channels) {
+  for (int64_t column = 0; column < columns.count; ++column) {
+    const int64_t source = columns.source[column];
+    if (source < 0) {
+      fill_zeros(to + column * pitch, channels);
+    } else {
+      copy_channels<In>(to + column * pitch, from + source * all_channels, channels);
+    }
+  }
+}
+
+// One window row of contiguous images: channels are a plane apart, so blocks are transposed.
+template <class In>
+static SHORTHAUL_INLINE void pack_row_contiguous(real* to, const typename In::value* from,
+                                                 const Columns& columns, int64_t pitch,
+                                                 int64_t channels, int64_t plane) {
+  const auto pack_one = [&](int64_t column, int64_t channel) {
+    const int64_t source = columns.source[column];
+    to[column * pitch + channel] = source < 0 ? 0 : In::widen(from[channel * plane + source]);
+  };
+  int64_t channel = 0;
+  for (; channel + lanes <= channels; channel += lanes) {
+    int64_t column = 0;
+    for (; column < columns.inner_begin; ++column) {
+      for (int lane = 0; lane < lanes; ++lane) pack_one(column, channel + lane);
+    }
+    for (; column + lanes <= columns.inner_end; column += lanes) {
+      vec block[lanes];
+      const auto* corner = from + channel * plane + columns.source[column];
+#pragma GCC unroll 16
+      for (int lane = 0; lane < lanes; ++lane) block[lane] = In::load(corner + lane * plane);
+      transpose(block);
+#pragma GCC unroll 16
+      for (int lane = 0; lane < lanes; ++lane) {
+        store(to + (column + lane) * pitch + channel, block[lane]);
+      }
+    }
+    for (; column < columns.count; ++column) {
+      for (int lane = 0; lane < lanes; ++lane) pack_one(column, channel + lane);
+    }
+  }
+  for (; channel < channels; ++channel) {
+    int64_t column = 0;
+    for (; column < columns.inner_begin; ++column) pack_one(column, channel);
+    if (columns.inner_begin < columns.inner_end) {
+      const auto* row = from + channel * plane + columns.source[columns.inner_begin];
+      for (; column < columns.inner_end; ++column) {
+        to[column * pitch + channel] = In::widen(row[column - columns.inner_begin]);
+      }
+    }
+    for (; column < columns.count; ++column) pack_one(column, channel);
+  }
+}
+
+// The strip of one output row for channels [first_channel, first_channel + channels) of all:
+// `pitch` values per packed column.
+template <class In, bool channels_last>
+static SHORTHAUL_INLINE void pack_strip(real* strip, const typename In::value* input,
+                                        const OutputRow& row, const Columns& columns,
+                                        int64_t first_channel, int64_t channels, int64_t pitch,
+                                        const Shape& shape, const Sizes& sizes) {
+  const int64_t all_channels = shape.in_channels * shape.groups;
+  const int64_t plane = sizes.in_plane();
+  for (int64_t window_row = 0; window_row < shape.window_rows(); ++window_row) {
+    real* to = strip + window_row * channels;
+    const int64_t source = source_row(row, window_row, shape, sizes);
+    if (source < 0) {
+      for (int64_t column = 0; column < columns.count; ++column) {
+        fill_zeros(to + column * pitch, channels);
+      }
+    } else if constexpr (channels_last) {
+      const auto* from =
+          input + (row.image * plane + source * sizes.in_w) * all_channels + first_channel;
+      pack_row_channels_last<In>(to, from, columns, pitch, channels, all_channels);
+    } else {
+      const auto* from =
+          input + (row.image * all_channels + first_channel) * plane + source * sizes.in_w;
+      pack_row_contiguous<In>(to, from, columns, pitch, channels, plane);
+    }
+  }
+}
+
+}  // namespace shorthaul

@@ -1,0 +1,168 @@
+"""The generated kernels against ATen in double precision, and against themselves bit for bit."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from hypothesis import given, settings
+
+from shorthaul.conv import aten
+from shorthaul.conv.kernels import (
+    candidate_schedules,
+    choose_schedule,
+    run_forward,
+    run_grad_input,
+    run_grad_weight,
+    supports,
+)
+from shorthaul.conv.packing import packed_weights
+from shorthaul.conv.problem import ConvProblem
+from tests.conv.problems import Case, cases, in_double
+from tests.conv.tolerances import require_close
+
+DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
+PLAIN = ConvProblem(5, 19, (1, 3, 3), padding=((0, 0), (1, 1), (1, 1)), layout="channels_last")
+
+
+def output_like(case: Case, seed: int) -> torch.Tensor:
+    out_problem = replace(case.problem, in_channels=case.problem.out_channels)
+    sizes = case.problem.output_sizes(case.sizes)
+    return Case(out_problem, case.batch, sizes).tensors(seed)[0]
+
+
+def require_forward(case: Case, **arguments: object) -> torch.Tensor:
+    image, weight, bias = case.tensors()
+    got = run_forward(case.problem, image, weight, bias, **arguments)  # type: ignore[arg-type]
+    wide = [None if each is None else each.double() for each in (image, weight, bias)]
+    require_close(got, aten.run_forward(in_double(case.problem), *wide))  # type: ignore[arg-type]
+    return got
+
+
+@settings(max_examples=60, deadline=None)
+@given(cases(DTYPES))
+def test_forward_is_atens(case: Case) -> None:
+    require_forward(case)
+
+
+@settings(max_examples=60, deadline=None)
+@given(cases((torch.float32, torch.float64, torch.bfloat16)))
+def test_gradients_are_atens(case: Case) -> None:
+    problem, wide = case.problem, in_double(case.problem)
+    image, weight, _ = case.tensors()
+    gradient = output_like(case, seed=1)
+    require_close(
+        run_grad_input(problem, gradient, weight, case.sizes),
+        aten.run_grad_input(wide, gradient.double(), weight.double(), case.sizes),
+    )
+    require_close(
+        run_grad_weight(problem, gradient, image),
+        aten.run_grad_weight(wide, gradient.double(), image.double()),
+    )
+
+
+SPECIALISED = (
+    ConvProblem(64, 40, (1, 3, 3), padding=((0, 0), (1, 1), (1, 1)), layout="channels_last"),
+    ConvProblem(3, 24, (1, 7, 5), stride=(1, 2, 3), layout="contiguous"),
+    ConvProblem(24, 32, (1, 1, 1), layout="channels_last"),
+    ConvProblem(16, 12, (1, 2, 3), groups=2, dilation=(1, 1, 2), layout="contiguous"),
+)
+
+
+@pytest.mark.parametrize("problem", SPECIALISED, ids=ConvProblem.describe)
+def test_specialised_and_general_kernels_give_the_same_bits(problem: ConvProblem) -> None:
+    case = Case(problem, 2, (1, 19, 23))
+    schedule = choose_schedule(problem, (2, 1, 19, 23), 1)
+    general = require_forward(case, schedule=replace(schedule, is_specialised=False))
+    special = require_forward(case, schedule=replace(schedule, is_specialised=True))
+    assert torch.equal(general, special)
+
+
+def test_every_candidate_and_cut_gives_the_same_bits() -> None:
+    case = Case(PLAIN, 3, (1, 40, 33))
+    candidates = candidate_schedules(PLAIN, (3, 1, 40, 33))
+    assert len({each.describe() for each in candidates}) == len(candidates) > 2
+    general = [replace(each, is_specialised=False) for each in candidates]
+    results = [
+        require_forward(case, schedule=replace(each, **change))
+        for each in general
+        for change in ({}, {"strip_bytes": 1000}, {"strip_bytes": None}, {"depth_chunk": 7})
+    ]
+    assert all(torch.equal(each, results[0]) for each in results)
+
+
+@pytest.mark.parametrize("layout", ["contiguous", "channels_last"])
+def test_bits_do_not_depend_on_threads_or_batch(layout: str) -> None:
+    problem = replace(PLAIN, in_channels=24, out_channels=40, layout=layout)
+    case = Case(problem, 4, (1, 21, 17))
+    image, weight, _ = case.tensors()
+    gradient = output_like(case, seed=1)
+
+    def everything() -> list[torch.Tensor]:
+        return [
+            run_forward(problem, image, weight),
+            run_grad_input(problem, gradient, weight, case.sizes),
+            run_grad_weight(problem, gradient, image),
+        ]
+
+    alone = everything()
+    for threads in (2, 3, 5):
+        torch.set_num_threads(threads)
+        assert all(torch.equal(a, b) for a, b in zip(everything(), alone, strict=True))
+    for index in range(4):
+        single = run_forward(problem, image[index : index + 1], weight)
+        assert torch.equal(single[0], alone[0][index])
+
+
+@pytest.mark.parametrize("layout", ["contiguous", "channels_last"])
+@pytest.mark.parametrize(
+    "activation", ["relu", "relu6", "hardswish", "silu", "gelu", "sigmoid", "tanh"]
+)
+def test_bias_residual_and_activation(activation: str, layout: str) -> None:
+    problem = replace(PLAIN, activation=activation, has_bias=True, layout=layout)
+    case = Case(problem, 2, (1, 6, 13))
+    image, weight, bias = case.tensors()
+    residual = output_like(case, seed=2)
+    got = run_forward(problem, image, weight, bias, residual)
+    wide = [each.double() for each in (image, weight, bias, residual) if each is not None]
+    require_close(got, aten.run_forward(in_double(problem), *wide))
+
+
+def test_every_output_is_written() -> None:
+    case = Case(PLAIN, 2, (1, 9, 11))
+    image, weight, _ = case.tensors()
+    out = output_like(case, seed=1).fill_(torch.nan)
+    assert run_forward(PLAIN, image, weight, out=out) is out
+    assert not out.isnan().any()
+
+
+def test_nan_and_infinity_reach_the_windows_that_touch_them() -> None:
+    case = Case(PLAIN, 1, (1, 8, 9))
+    image, weight, _ = case.tensors()
+    image[0, 2, 0, 3, 4], image[0, 1, 0, 7, 8] = torch.nan, torch.inf
+    got = run_forward(PLAIN, image, weight)
+    expected = aten.run_forward(in_double(PLAIN), image.double(), weight.double())
+    require_close(got, expected)
+    assert got.isnan().any()
+
+
+def test_packed_weights_follow_the_version_and_the_life_of_the_tensor() -> None:
+    image, weight, _ = Case(PLAIN, 1, (1, 5, 5)).tensors()
+    before = len(packed_weights)
+    first = run_forward(PLAIN, image, weight)
+    assert len(packed_weights) == before + 1
+    weight.mul_(2)
+    assert torch.equal(run_forward(PLAIN, image, weight), 2 * first)
+    del weight
+    assert len(packed_weights) == before
+
+
+def test_weights_in_any_strides() -> None:
+    image, weight, _ = Case(PLAIN, 1, (1, 5, 5)).tensors()
+    expected = run_forward(PLAIN, image, weight)
+    flat = weight.squeeze(2).contiguous(memory_format=torch.channels_last)
+    assert torch.equal(run_forward(PLAIN, image, flat), expected)
+
+
+def test_what_is_not_supported_says_why() -> None:
+    assert supports(PLAIN) is None
+    assert supports(replace(PLAIN, dtype=torch.int32)) == "torch.int32 has no generated kernel"
