@@ -55,9 +55,8 @@ def find_key(tensor: torch.Tensor) -> StorageKey:
     storage = tensor.untyped_storage()
     storage_bytes = storage.nbytes()
     start, length = 0, storage_bytes
-    extent = 1 + sum(
-        (size - 1) * step for size, step in zip(tensor.shape, tensor.stride(), strict=True)
-    )
+    steps = zip(tensor.shape, tensor.stride(), strict=True)
+    extent = 1 + sum((size - 1) * step for size, step in steps) if tensor.numel() else 0
     extent_bytes = extent * tensor.itemsize
     if extent_bytes < SMALL_PART * storage_bytes:
         start, length = int(tensor.storage_offset()) * tensor.itemsize, extent_bytes

@@ -137,6 +137,7 @@ class ActivationStore:
         self._kept_bytes = 0
         self._saved_bytes = 0
         self._failures = 0
+        self._quarantined_bytes = 0
         weakref.finalize(self, _close_all, reader, writer, spools, pool)
 
     # What is live
@@ -148,8 +149,8 @@ class ActivationStore:
 
     @property
     def used_slots_bytes(self) -> int:
-        """Bytes of disk in use."""
-        return self.spools.used_bytes
+        """Bytes of disk in use, without those that failed and are not used again."""
+        return self.spools.used_bytes - self._quarantined_bytes
 
     def _note_live(self) -> None:
         self.counts.peak_live_bytes = max(self.counts.peak_live_bytes, self.live_bytes)
@@ -474,8 +475,16 @@ class ActivationStore:
         record.buffer, record.stores = None, ()
 
     def _note_failure(self, store: _Store, record: Record | None, error: StorageError) -> None:
-        """A write failed: its bytes are still in memory and stay there; its slot is not reused."""
+        """A write failed: its bytes are still in memory, and stay there.
+
+        The slot may be used again only if the disk was full. After any other error it may be bad.
+        """
         self._end_quietly(store.tickets)
+        is_full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+        if is_full:
+            self.spools.give(store.slots)
+        else:
+            self._quarantined_bytes += sum(slot.length_bytes for slot in store.slots)
         self._failures += 1
         self.counts.refused_stores += 1
         if record is not None:
@@ -483,7 +492,6 @@ class ActivationStore:
             record.move_to(State.KEPT)
         if self.raises_when_full:
             raise error
-        is_full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
         if self.refusal is None and (is_full or self._failures >= TOLERATED_FAILURES):
             self._refuse(str(error).splitlines()[0])
 

@@ -1,0 +1,163 @@
+from __future__ import annotations
+
+import pytest
+import torch
+
+import shorthaul as sh
+from shorthaul.offload.planner import plan_step
+from shorthaul.offload.policy import (
+    OffloadAll,
+    OffloadChosen,
+    OffloadPlanned,
+    OffloadPrefix,
+    SavedTensor,
+    units_of,
+)
+from shorthaul.offload.prefetch import ForwardPass
+from shorthaul.offload.simulation import Decision, Disk
+from tests.offload.keep_all import gradients_of, require_equal
+
+SIZE = 8192
+
+
+def saved(position: int, size: int = SIZE) -> SavedTensor:
+    return SavedTensor(size, "torch.float32", (size // 4,), "Block.Linear", position)
+
+
+def finished_pass(count: int, seconds: float = 1.0, size: int = SIZE) -> ForwardPass:
+    """Saved one per `seconds`, then used in reverse at the same pace."""
+    each = ForwardPass()
+    each.sizes = [size] * count
+    each.names = [f"{position}: Block" for position in range(count)]
+    each.packed_at = [100 + position * seconds for position in range(count)]
+    for rank, position in enumerate(reversed(range(count))):
+        at = 100 + (count + 2 * rank) * seconds
+        each.used.append(position)
+        each.used_at[position] = (at, at)
+    return each
+
+
+def planned(budget: int, disk: Disk | None = None, **knobs) -> OffloadPlanned:
+    policy = OffloadPlanned(
+        budget_bytes=budget,
+        in_flight_bytes=SIZE,
+        prefetch_bytes=SIZE,
+        measure_disk=lambda: disk or Disk(SIZE * 2.0, SIZE * 2.0),
+        **knobs,
+    )
+    policy.prepare()
+    return policy
+
+
+def test_all_and_chosen():
+    assert OffloadAll().should_offload(saved(0))
+    odd = OffloadChosen(lambda each: each.position % 2 == 1)
+    assert [odd.should_offload(saved(at)) for at in range(3)] == [False, True, False]
+    assert "decides" in odd.explain()
+
+
+def test_a_plan_is_made_from_the_first_pass_and_followed():
+    policy = planned(6 * SIZE)
+    assert all(policy.should_offload(saved(at)) for at in range(10))
+    assert "no plan yet" in policy.explain()
+    policy.learn(finished_pass(10))
+    assert policy.plan is not None
+    assert policy.plan.fits
+    decisions = [policy.should_offload(saved(at)) for at in range(10)]
+    assert decisions == [each is not Decision.KEEP for each in policy.plan.decisions]
+    assert decisions[0]
+    assert not decisions[-1], "what is saved last and used first stays"
+    assert "plan number 1" in policy.explain()
+
+
+def test_where_a_pass_departs_from_the_plan_everything_is_offloaded():
+    policy = planned(20 * SIZE)
+    policy.learn(finished_pass(10))
+    assert not policy.should_offload(saved(9))
+    assert policy.should_offload(saved(9, size=2 * SIZE))
+    assert policy.should_offload(saved(10))
+
+
+@pytest.mark.parametrize("what", ["time", "size"])
+def test_drift_makes_a_new_plan_and_noise_does_not(what):
+    policy = planned(6 * SIZE)
+    policy.learn(finished_pass(10))
+    policy.learn(finished_pass(10, seconds=1.02))
+    assert policy.plans_made == 1
+    for _ in range(12):
+        policy.learn(
+            finished_pass(10, seconds=3.0) if what == "time" else finished_pass(10, size=2 * SIZE)
+        )
+    assert 2 <= policy.plans_made <= 4
+    assert policy.plan is not None
+    if what == "size":
+        assert policy.plan.units[0].size_bytes == 2 * SIZE
+    else:
+        assert policy.plan.compute_seconds > 50
+
+
+def test_a_disk_that_slows_down_is_measured_again_when_steps_drift():
+    disks = [Disk(SIZE * 2.0, SIZE * 2.0), Disk(SIZE / 10, SIZE / 10)]
+    policy = OffloadPlanned(
+        budget_bytes=6 * SIZE,
+        in_flight_bytes=SIZE,
+        prefetch_bytes=SIZE,
+        measure_disk=lambda: disks.pop(0) if len(disks) > 1 else disks[0],
+    )
+    policy.prepare()
+    policy.learn(finished_pass(10))
+    for _ in range(12):
+        policy.learn(finished_pass(10, seconds=3.0))
+    assert policy.plan is not None
+    assert policy.plan.disk == Disk(SIZE / 10, SIZE / 10)
+
+
+def test_the_wear_limit_reaches_the_plan():
+    policy = planned(20 * SIZE, endurance_bytes_per_step=lambda: 0)
+    policy.learn(finished_pass(10))
+    assert policy.plan is not None
+    assert policy.plan.planned_write_bytes == 0
+
+
+def test_units_carry_the_times_of_a_pass():
+    each = finished_pass(3)
+    each.used.remove(0)
+    del each.used_at[0]
+    units = units_of(each)
+    assert [unit.produced_at_seconds for unit in units] == [0.0, 1.0, 2.0]
+    assert [unit.first_use_at_seconds for unit in units] == [5.0, 5.0, 3.0]
+    assert units_of(ForwardPass()) == []
+    assert plan_step(
+        units, budget_bytes=3 * SIZE, disk=Disk(1e9, 1e9), in_flight_bytes=1, prefetch_bytes=1
+    ).fits
+
+
+def test_the_published_rule_decides_once_from_the_third_pass():
+    policy = OffloadPrefix()
+    for _ in range(2):
+        policy.learn(finished_pass(10))
+        assert all(policy.should_offload(saved(at)) for at in range(10))
+    policy.learn(finished_pass(10))
+    decisions = [policy.should_offload(saved(at)) for at in range(10)]
+    assert decisions == sorted(decisions, reverse=True), "a prefix"
+    before = policy.explain()
+    policy.learn(finished_pass(10, seconds=100.0))
+    assert policy.explain() == before
+
+
+@pytest.mark.parametrize("policy", ["auto", "all", "ssdtrain", lambda saved: saved.position > 2])
+def test_every_policy_gives_the_same_gradients(policy, tmp_path):
+    x = torch.randn(64, 64, requires_grad=True)
+
+    def step() -> torch.Tensor:
+        h = x * 2
+        for _ in range(10):
+            h = (h @ h / 8).tanh()
+        return h.sum()
+
+    expected = gradients_of([x], step)
+    offload = sh.offload_activations(tmp_path, policy=policy, minimum_bytes=1024, budget="1MiB")
+    for _ in range(5):
+        with offload:
+            require_equal(expected, gradients_of([x], step))
+    assert offload.report().counts.offloaded > 0

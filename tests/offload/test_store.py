@@ -1,0 +1,247 @@
+"""Faults: nothing is lost, nothing is wrong, and what cannot be helped has a name."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+import shorthaul as sh
+from shorthaul.errors import ActivationLostError, OffloadBudgetError, StorageError
+from shorthaul.storage import Fault, ThreadEngine, faulty_engine, throttled_engine
+from tests.offload.keep_all import gradients_of, require_bit_equal, require_equal, small_offload
+
+WIDTH = 64
+
+
+def deep(x: torch.Tensor, layers: int = 12) -> torch.Tensor:
+    h = x * 2
+    for _ in range(layers):
+        h = (h @ h / 8).tanh()
+    return h.sum()
+
+
+@pytest.fixture
+def x() -> torch.Tensor:
+    generator = torch.Generator().manual_seed(0)
+    return torch.randn(WIDTH, WIDTH, generator=generator).requires_grad_()
+
+
+def faulty(*faults: Fault):
+    return lambda: faulty_engine(ThreadEngine(depth=4), faults)
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT, errno.EIO])
+def test_a_failing_write_keeps_the_tensor(code, x, tmp_path, caplog):
+    with caplog.at_level(logging.WARNING, "shorthaul"):
+        report = require_bit_equal(
+            tmp_path,
+            [x],
+            lambda: deep(x),
+            engine=faulty(Fault("errno", 3, "write", onwards=True, code=code)),
+        )
+    assert report.counts.refused_stores > 0
+    assert report.refusal is not None
+    assert os.strerror(code) in report.refusal
+    said = [each for each in caplog.records if "stay in memory from now on" in each.message]
+    assert len(said) == 1
+
+
+def test_one_failed_write_does_not_give_up_the_disk(x, tmp_path):
+    fault = Fault("errno", 2, "write", code=errno.EIO)
+    report = require_bit_equal(tmp_path, [x], lambda: deep(x), engine=faulty(fault))
+    assert report.refusal is None
+    assert report.counts.refused_stores == 1
+    assert report.counts.read_bytes > 0
+
+
+def test_on_full_raise_raises_at_once(x, tmp_path):
+    fault = Fault("errno", 1, "write", code=errno.ENOSPC)
+    offload = small_offload(tmp_path, engine=faulty(fault), on_full="raise")
+
+    def forward() -> None:
+        deep(x)
+        offload.store.wait_until_idle()
+
+    with offload, pytest.raises(StorageError, match="ENOSPC"):
+        forward()
+
+
+def test_a_full_disk_within_a_budget_is_an_error_before_memory_runs_out(x, tmp_path):
+    fault = Fault("errno", 2, "write", onwards=True, code=errno.ENOSPC)
+    offload = small_offload(tmp_path, engine=faulty(fault), budget="128KiB")
+    with offload, pytest.raises(OffloadBudgetError):
+        deep(x, 40)
+    assert offload.store.live_bytes <= 128 * 1024
+
+
+@pytest.mark.parametrize(
+    ("fault", "reason"),
+    [
+        (Fault("errno", 2, "read", code=errno.EIO), "EIO"),
+        (Fault("short", 2, "read", moved_bytes=100), "ends early"),
+        (Fault("flip", 2, "read", bit=1234), "checksum"),
+        (Fault("flip", 2, "write", bit=1234), "checksum"),
+    ],
+    ids=["errno", "short", "bit flipped on reading", "bit flipped on writing"],
+)
+def test_a_bad_load_is_a_named_error_and_never_zeros(fault, reason, x, tmp_path):
+    offload = small_offload(tmp_path, engine=faulty(fault), prefetch=1, in_flight=1)
+    with offload:
+        loss = deep(x)
+        offload.store.wait_until_idle()
+    with pytest.raises(ActivationLostError) as caught:
+        loss.backward()
+    text = str(caught.value)
+    assert reason in text
+    assert "float32 (64, 64)" in text
+    assert "from byte" in text
+    assert "retry_step" in text
+
+
+def test_without_checksums_only_the_verification_is_left_out(x, tmp_path):
+    report = require_bit_equal(tmp_path, [x], lambda: deep(x), checksum=False)
+    assert report.counts.read_bytes > 0
+
+
+def test_a_step_that_lost_an_activation_can_be_run_again(x, tmp_path):
+    expected = gradients_of([x], lambda: deep(torch.dropout(x, 0.5, True)))
+    fault = Fault("errno", 3, "read", code=errno.EIO)
+    offload = small_offload(tmp_path, engine=faulty(fault), prefetch=1, in_flight=1)
+    x.grad = None
+    torch.manual_seed(0)
+    tries = []
+
+    def step() -> None:
+        tries.append(torch.get_rng_state())
+        with offload:
+            loss = deep(torch.dropout(x, 0.5, True))
+            offload.store.wait_until_idle()
+            loss.backward()
+
+    sh.offload.retry_step(step, [x])
+    require_equal(expected, [x.grad])
+    assert len(tries) == 2
+    assert torch.equal(*tries)
+
+
+def test_what_is_used_while_it_is_written_comes_from_memory(x, tmp_path):
+    engine = lambda: throttled_engine(ThreadEngine(depth=2), 2e6)  # noqa: E731
+    report = require_bit_equal(tmp_path, [x], lambda: deep(x, 20), engine=engine)
+    assert report.counts.forwarded > 0
+    assert report.counts.cancelled_stores > 0
+
+
+def test_a_slow_disk_holds_the_model_back_instead_of_filling_memory(x, tmp_path):
+    piece = WIDTH * WIDTH * 4
+    report = require_bit_equal(
+        tmp_path,
+        [x],
+        lambda: deep(x, 20),
+        engine=lambda: throttled_engine(ThreadEngine(depth=2), 20e6),
+        in_flight=3 * piece,
+        prefetch=2 * piece,
+    )
+    # Three in flight, two read ahead, and what the operator at hand uses.
+    assert report.counts.peak_live_bytes <= 8 * piece
+
+
+def test_two_directories_in_turns_and_in_stripes(x, tmp_path):
+    places = [tmp_path / "a", tmp_path / "b"]
+    for place in places:
+        place.mkdir()
+    for spread in ("turns", "stripes"):
+        offload = small_offload(places, spread=spread)
+        with offload:
+            loss = deep(x)
+            offload.store.wait_until_idle()
+            used = [each.used_bytes for each in offload.store.spools.spools]
+            loss.backward()
+        assert min(used) > 0
+        assert abs(used[0] - used[1]) <= WIDTH * WIDTH * 4
+    require_bit_equal(places, [x], lambda: deep(x), spread="stripes")
+
+
+def test_the_file_size_limit_is_a_full_disk(tmp_path):
+    """RLIMIT_FSIZE, in a process of its own."""
+    script = f"""
+import signal, torch, shorthaul as sh
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+import resource
+resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, resource.RLIM_INFINITY))
+x = torch.randn(256, 256, requires_grad=True)
+with sh.settings.override(state_directory={str(tmp_path)!r}):
+    with sh.offload_activations({str(tmp_path)!r}, minimum_bytes=1024) as offload:
+        h = x * 2
+        for _ in range(20):
+            h = (h @ h / 16).tanh()
+        h.sum().backward()
+    kept = x.grad.clone()
+    report = offload.report()
+x.grad = None
+h = x * 2
+for _ in range(20):
+    h = (h @ h / 16).tanh()
+h.sum().backward()
+assert torch.equal(kept, x.grad)
+assert report.counts.refused_stores > 0, report
+print(report.refusal)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=100, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "activations need" in done.stdout or "EFBIG" in done.stdout
+
+
+def test_a_killed_process_leaves_nothing_behind(tmp_path):
+    script = f"""
+import os, signal, torch, shorthaul as sh
+x = torch.randn(256, 256, requires_grad=True)
+with sh.offload_activations({str(tmp_path)!r}, minimum_bytes=1024) as offload:
+    loss = (x * 2).sin().sum()
+    offload.store.wait_until_idle()
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+    done = subprocess.run([sys.executable, "-c", script], timeout=100, check=False)
+    assert done.returncode == -9
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_meter_sees_what_is_moved_and_kept(x, tmp_path):
+    offload = small_offload(tmp_path, policy=lambda saved: saved.position % 2 == 0)
+    with sh.meter() as meter, offload:
+        loss = deep(x)
+        offload.store.wait_until_idle()
+        loss.backward()
+    counts = offload.report().counts
+    assert meter.written_bytes == counts.written_bytes
+    assert meter.read_bytes == counts.read_bytes
+    assert counts.kept > 0
+    assert meter.peak_kept_bytes >= counts.peak_live_bytes
+
+
+def test_a_closed_context_says_so(x, tmp_path):
+    offload = small_offload(tmp_path)
+    with offload:
+        loss = deep(x)
+        offload.store.wait_until_idle()
+    offload.close()
+    with pytest.raises((ValueError, RuntimeError), match="closed"):
+        loss.backward()
+
+
+def test_scratch_files_are_closed_with_the_context(x, tmp_path):
+    for _ in range(3):
+        offload = small_offload(tmp_path)
+        with offload:
+            deep(x).backward()
+        offload.close()
+    links = [each.readlink() for each in Path("/proc/self/fd").iterdir() if each.exists()]
+    assert not [each for each in links if str(each).startswith(str(tmp_path))]
