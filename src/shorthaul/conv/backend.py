@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
-from shorthaul.conv import aten
+from shorthaul.conv import aten, kernels
 from shorthaul.conv.problem import ConvProblem, Triple
 from shorthaul.fallbacks import note_fallback
+from shorthaul.jit import can_use_kernels
+from shorthaul.settings import settings
 
 
 class Backend(Protocol):
@@ -38,11 +41,32 @@ class Backend(Protocol):
 
 def choose_backend(problem: ConvProblem, device: torch.device) -> Backend:
     """The generated kernels where they apply, else ATen, which is noted as a fallback."""
-    reason = reason_for_aten(problem, device.type)
-    note_fallback("convolution", "ATen", reason)
-    return aten
+    reason = _reason_for_aten(problem, device.type, settings.kernels)
+    if reason is not None:
+        note_fallback("convolution", "ATen", reason)
+        return aten
+    if device.type == "cpu":
+        return kernels
+    from shorthaul.conv import triton_launch  # Triton takes a second to import, and is optional
+
+    return triton_launch
 
 
-def reason_for_aten(problem: ConvProblem, device_type: str) -> str:
-    """Why no generated kernel computes `problem` here."""
-    return f"there is no generated kernel for {problem.dtype} on {device_type}"
+def reason_for_aten(problem: ConvProblem, device_type: str) -> str | None:
+    """Why no generated kernel computes `problem` on such a device now; `None` if one does."""
+    return _reason_for_aten(problem, device_type, settings.kernels)
+
+
+@functools.lru_cache(maxsize=4096)
+def _reason_for_aten(problem: ConvProblem, device_type: str, wanted: str) -> str | None:
+    if device_type == "cpu":
+        if not can_use_kernels("convolution"):
+            return "SHORTHAUL_KERNELS is torch" if wanted == "torch" else "there is no C++ compiler"
+        return kernels.supports(problem)
+    if device_type != "cuda":
+        return f"there is no generated kernel for {device_type}"
+    if wanted != "generated":
+        return "the Triton kernels' speed is not measured; SHORTHAUL_KERNELS=generated uses them"
+    from shorthaul.conv import triton_launch
+
+    return triton_launch.supports(problem)

@@ -161,7 +161,18 @@ def _convolution(
         bias is not None,
         activation,
     )
-    return run_convolution(problem, input, weight, bias, residual)
+    if bias is not None:
+        bias = _uncached(bias)
+    return run_convolution(problem, input, _uncached(weight), bias, residual)
+
+
+def _uncached(parameter: Tensor) -> Tensor:
+    """The parameter as a new object if it is being trained, so that no packed copy of it is kept.
+
+    A copy would be used once before the next step changes the parameter, and optimisers that write
+    through `parameter.data` change it without raising its version.
+    """
+    return parameter.detach() if parameter.requires_grad else parameter
 
 
 def _fake_convolution(input: Tensor, weight: Tensor, *rest: Any) -> Tensor:
@@ -215,7 +226,7 @@ def _grad_input(grad_output: Tensor, weight: Tensor, input_sizes: Any, *geometry
         return _empty(grad_output, shape, layout).zero_()
     grad_output = grad_output.contiguous(memory_format=aten.memory_format(problem))
     backend = choose_backend(problem, grad_output.device)
-    return backend.run_grad_input(problem, grad_output, weight, sizes)
+    return backend.run_grad_input(problem, grad_output, _uncached(weight), sizes)
 
 
 def _fake_grad_input(
