@@ -12,26 +12,60 @@ from shorthaul.meter import Meter, meter
 from shorthaul.settings import settings
 
 if typing.TYPE_CHECKING:
-    from shorthaul import jit, offload
+    from shorthaul import conv, jit, offload
+    from shorthaul.conv import (
+        Conv1d,
+        Conv2d,
+        Conv3d,
+        conv1d,
+        conv2d,
+        conv3d,
+        conv_transpose1d,
+        conv_transpose2d,
+        conv_transpose3d,
+        replace_convs,
+    )
     from shorthaul.offload import offload_activations
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "Conv1d",
+    "Conv2d",
+    "Conv3d",
     "Meter",
     "__version__",
+    "conv",
+    "conv1d",
+    "conv2d",
+    "conv3d",
+    "conv_transpose1d",
+    "conv_transpose2d",
+    "conv_transpose3d",
     "errors",
     "explain",
     "jit",
     "meter",
     "offload",
     "offload_activations",
+    "replace_convs",
     "settings",
 ]
 
 # Names that need torch, with the module each comes from. They are imported at their first use:
 # torch takes two seconds, and `shorthaul --help` shall answer at once.
 _NEEDS_TORCH = {
+    "Conv1d": "shorthaul.conv",
+    "Conv2d": "shorthaul.conv",
+    "Conv3d": "shorthaul.conv",
+    "conv": "shorthaul.conv",
+    "conv1d": "shorthaul.conv",
+    "conv2d": "shorthaul.conv",
+    "conv3d": "shorthaul.conv",
+    "conv_transpose1d": "shorthaul.conv",
+    "conv_transpose2d": "shorthaul.conv",
+    "conv_transpose3d": "shorthaul.conv",
+    "replace_convs": "shorthaul.conv",
     "jit": "shorthaul.jit",
     "offload": "shorthaul.offload",
     "offload_activations": "shorthaul.offload",

@@ -192,3 +192,10 @@ def test_compiled_whole() -> None:
 def test_an_unknown_policy_is_refused() -> None:
     with pytest.raises(ConvolutionError, match="policy must be one of auto, always, got 'never'"):
         replace_convs(nn.Conv2d(1, 1, 1), policy="never")
+
+
+def test_a_wrong_input_gets_the_error_of_the_convolution() -> None:
+    model = nn.Conv2d(3, 4, 3)
+    replace_convs(model)
+    with pytest.raises(ConvolutionError, match="to have 3 channels, but got 2 channels instead"):
+        model(torch.zeros(1, 2, 5, 5))

@@ -1,1 +1,30 @@
-"""Window-order convolution: problem -> schedule -> emit -> kernel."""
+"""Window-order convolution: problem -> schedule -> emit -> kernel; functional, layer, replace."""
+
+from shorthaul.conv.estimate import TWELVE_LAYERS, Estimate, Layer, estimate
+from shorthaul.conv.functional import conv1d, conv2d, conv3d
+from shorthaul.conv.layer import Conv1d, Conv2d, Conv3d
+from shorthaul.conv.problem import ACTIVATIONS, PADDING_MODES, ConvProblem
+from shorthaul.conv.replace import ReplacedLayer, ReplacementReport, replace_convs
+from shorthaul.conv.transposed import conv_transpose1d, conv_transpose2d, conv_transpose3d
+
+__all__ = [
+    "ACTIVATIONS",
+    "PADDING_MODES",
+    "TWELVE_LAYERS",
+    "Conv1d",
+    "Conv2d",
+    "Conv3d",
+    "ConvProblem",
+    "Estimate",
+    "Layer",
+    "ReplacedLayer",
+    "ReplacementReport",
+    "conv1d",
+    "conv2d",
+    "conv3d",
+    "conv_transpose1d",
+    "conv_transpose2d",
+    "conv_transpose3d",
+    "estimate",
+    "replace_convs",
+]

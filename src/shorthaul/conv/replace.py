@@ -29,7 +29,7 @@ from torch import Tensor, nn
 from shorthaul.conv.aten import apply_activation
 from shorthaul.conv.fold import Fold, find_folds, fold_away, restore
 from shorthaul.conv.layer import Conv1d, Conv2d, Conv3d, WindowOrderLayer
-from shorthaul.errors import ConvolutionError
+from shorthaul.errors import ConvolutionError, TuningError
 from shorthaul.jit import Candidate, Choice, autotune
 
 POLICIES = ("auto", "always")
@@ -71,9 +71,13 @@ class ReplacedLayer:
             if torch.compiler.is_compiling() or not input.numel():
                 return _OURS  # nothing can be measured now
             self.problem = _describe(layer, input, activation)
-            self.choices[mode] = _measure(
-                layer, [each.detach() for each in tensors], activation, is_training, self.problem
-            )
+            detached = [each.detach() for each in tensors]
+            try:
+                self.choices[mode] = _measure(
+                    layer, detached, activation, is_training, self.problem
+                )
+            except TuningError:
+                return _OURS  # both failed: the caller shall see why
         return self.choices[mode].name
 
     def describe_choice(self) -> tuple[str, str]:
