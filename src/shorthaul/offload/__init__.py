@@ -2,6 +2,7 @@
 
 from shorthaul.offload.context import ActivationOffload, offload_activations
 from shorthaul.offload.policy import SavedTensor
+from shorthaul.offload.projection import project
 from shorthaul.offload.report import OffloadReport
 from shorthaul.offload.steps import plan, retry_step, wrap
 
@@ -11,6 +12,7 @@ __all__ = [
     "SavedTensor",
     "offload_activations",
     "plan",
+    "project",
     "retry_step",
     "wrap",
 ]

@@ -205,9 +205,7 @@ class ActivationOffload(contextlib.ContextDecorator):
             storage, start_bytes = store.restore(handle.record)
             self._stall_seconds += time.perf_counter() - started
             tensor = handle.view.build(storage, start_bytes)
-            for upcoming in self._order.note_unpacked(handle.record):
-                if not store.prefetch(upcoming) and upcoming.load is None:
-                    break
+            store.prefetch(self._order.note_unpacked(handle.record))
             finished, self._order.last_over = self._order.last_over, None
             if finished is not None:
                 self.last_pass = finished
@@ -225,9 +223,7 @@ class ActivationOffload(contextlib.ContextDecorator):
         """Say that the backward pass of micro-batch `tag` comes next; its prefetch starts now."""
         with self.store.lock:
             hinted = self._order.hint(tag)
-            for upcoming in hinted.upcoming(None) if hinted else ():
-                if not self.store.prefetch(upcoming):
-                    break
+            self.store.prefetch(hinted.upcoming(None) if hinted else ())
 
     def measure_disk(self) -> Disk | None:
         """What the scratch directory delivers now, by writing and reading some of it.

@@ -18,6 +18,7 @@ from shorthaul.offload.prefetch import ForwardPass
 from shorthaul.offload.simulation import Decision, Disk, Unit
 from shorthaul.offload.spool import round_to_blocks
 from shorthaul.offload.ssdtrain import Scope, choose_ssdtrain, estimate_ssdtrain_bandwidth
+from shorthaul.storage.buffer_pool import choose_class_bytes
 
 
 @dataclass(frozen=True)
@@ -129,7 +130,7 @@ class OffloadPlanned:
         plan = self.plan
         if plan is None or saved.position >= len(plan.units):
             return True
-        if plan.units[saved.position].size_bytes != saved.size_bytes:
+        if plan.units[saved.position].size_bytes != held_bytes(saved.size_bytes):
             return True
         return plan.decisions[saved.position] is not Decision.KEEP
 
@@ -220,6 +221,11 @@ class OffloadPrefix:
         return f"the first {self._kept_from} tensors are offloaded, the rest is kept"
 
 
+def held_bytes(size_bytes: int) -> int:
+    """What a storage of this size takes in the buffer pool, which is what the budget counts."""
+    return choose_class_bytes(round_to_blocks(size_bytes))
+
+
 def units_of(finished: ForwardPass) -> list[Unit]:
     """The storages of a pass with the times at which they were saved and used.
 
@@ -237,7 +243,7 @@ def units_of(finished: ForwardPass) -> list[Unit]:
         units.append(
             Unit(
                 name,
-                size,
+                held_bytes(size),
                 round_to_blocks(size),
                 packed - started,
                 max(packed, first) - started,

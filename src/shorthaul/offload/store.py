@@ -17,9 +17,11 @@ import collections
 import errno
 import logging
 import threading
+import time
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import NoReturn
 
 import torch
 
@@ -45,6 +47,8 @@ _log = logging.getLogger("shorthaul")
 WHY = "activations"
 # After this many failed writes the disk is not asked again: the next one would fail too.
 TOLERATED_FAILURES = 3
+# How long to wait for memory that nobody is known to need before the budget is called too small.
+PATIENCE_ROUNDS, PATIENCE_SECONDS = 50, 0.004
 # A payload that is not at least this much smaller is written as it is: unpacking costs time too.
 SMALLEST_GAIN = 0.95
 
@@ -302,24 +306,29 @@ class ActivationStore:
             self._note_live()
             return storage, 0
 
-    def prefetch(self, record: Record) -> bool:
-        """Start bringing a record back; false when there is nothing to do or no room for it."""
+    def prefetch(self, records: Iterable[Record]) -> None:
+        """Start bringing records back, the first one first, as far as window and budget allow."""
         with self.lock:
             self.settle()
-            if record.state is not State.STORED or record.load is not None:
-                return False
-            if record.restored is not None and record.restored.is_alive:
-                return False
-            if record.original.is_alive:
-                return False
             waiting_bytes = sum(each.size_bytes for each in self._loading)
-            if waiting_bytes and waiting_bytes + record.size_bytes > self.prefetch_bytes:
-                return False
-            if not self._has_room(record.size_bytes):
-                return False
-            self._start_load(record, Priority.PREFETCH)
-            self.counts.prefetched += 1
-            return True
+            for record in records:
+                if not self._has_to_be_read(record):
+                    continue
+                is_over_window = waiting_bytes + record.size_bytes > self.prefetch_bytes
+                if (waiting_bytes and is_over_window) or not self._has_room(record.size_bytes):
+                    return
+                self._start_load(record, Priority.PREFETCH)
+                waiting_bytes += record.size_bytes
+                self.counts.prefetched += 1
+
+    def _has_to_be_read(self, record: Record) -> bool:
+        """Whether the bytes are on disk alone, and not on their way yet."""
+        return (
+            record.state is State.STORED
+            and record.load is None
+            and (record.restored is None or not record.restored.is_alive)
+            and not record.original.is_alive
+        )
 
     def _forward(self, record: Record, buffer: Buffer) -> torch.UntypedStorage:
         """Hand out the buffer that is being written; a store that has not begun is called off."""
@@ -381,15 +390,26 @@ class ActivationStore:
 
     def _require_room(self, length_bytes: int, wanted: Record | None = None) -> None:
         """Wait for stores, then give up prefetches, until `length_bytes` more fit the budget."""
+        patience = PATIENCE_ROUNDS
         while not self._has_room(length_bytes):
             if self._stores:
                 self._finish_oldest_store()
             elif not self._give_up_prefetch(wanted):
-                assert self.budget_bytes is not None, "without a budget there is always room"
-                needed_bytes = self.live_bytes + choose_class_bytes(round_to_blocks(length_bytes))
-                raise OffloadBudgetError(
-                    needed_bytes, self.budget_bytes, "by tensors that are in use"
-                )
+                if patience == 0:
+                    self._raise_no_room(length_bytes)
+                # A worker of the engine, or a thread that runs another part of the backward pass,
+                # may let go of memory a moment after it is done with it.
+                patience -= 1
+                self.lock.release()
+                try:
+                    time.sleep(PATIENCE_SECONDS)
+                finally:
+                    self.lock.acquire()
+
+    def _raise_no_room(self, length_bytes: int) -> NoReturn:
+        assert self.budget_bytes is not None, "without a budget there is always room"
+        needed_bytes = self.live_bytes + choose_class_bytes(round_to_blocks(length_bytes))
+        raise OffloadBudgetError(needed_bytes, self.budget_bytes, "by tensors that are in use")
 
     def _take_buffer(
         self, length_bytes: int, *, is_store: bool, wanted: Record | None = None
@@ -492,6 +512,7 @@ class ActivationStore:
             record.move_to(State.KEPT)
         if self.raises_when_full:
             raise error
+        error.__traceback__ = None  # its frames hold the record, and through it the memory
         if self.refusal is None and (is_full or self._failures >= TOLERATED_FAILURES):
             self._refuse(str(error).splitlines()[0])
 
