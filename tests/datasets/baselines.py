@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -43,20 +42,30 @@ class RelationalConvolution(nn.Module):
         super().__init__()
         self.weight = nn.Parameter(torch.randn(len(graph.relations), width, width) / width**0.5 / 2)
         self.itself = nn.Linear(width, width)
-        self.parts = []
+        self.means, rows_of = [], []
         for number, relation in enumerate(graph.relations):
             sources, targets = graph.edges_of(*relation)
             if len(sources):
                 rows, position, counts = targets.unique(return_inverse=True, return_counts=True)
-                self.parts.append((number, sources, rows, position, counts[:, None].float()))
+                shape = (len(rows), graph.num_nodes)
+                self.means.append((number, sparse(position, sources, 1 / counts[position], shape)))
+                rows_of.append(rows)
+        targets = torch.cat(rows_of)
+        shape = (graph.num_nodes, len(targets))
+        self.total = sparse(targets, torch.arange(len(targets)), torch.ones(len(targets)), shape)
 
     def forward(self, rows: torch.Tensor) -> torch.Tensor:
-        out = self.itself(rows)
-        for number, sources, targets, position, counts in self.parts:
-            total = rows.new_zeros(len(targets), rows.shape[1])
-            mean = total.index_add(0, position, rows[sources]) / counts
-            out = out.index_add(0, targets, mean @ self.weight[number])
-        return out
+        weights = self.weight.unbind(0)
+        parts = [torch.sparse.mm(mean, rows) @ weights[number] for number, mean in self.means]
+        return self.itself(rows) + torch.sparse.mm(self.total, torch.cat(parts))
+
+
+def sparse(
+    rows: torch.Tensor, columns: torch.Tensor, values: torch.Tensor, shape: tuple[int, int]
+) -> torch.Tensor:
+    """A matrix of the given entries: products with it are far quicker than `index_add`."""
+    indices = torch.stack([rows, columns])
+    return torch.sparse_coo_tensor(indices, values, shape, check_invariants=False).coalesce()
 
 
 class RelationalNetwork(nn.Module):
@@ -119,23 +128,17 @@ def with_shuffled_edges(graph: PythonGraph) -> PythonGraph:
 
 
 def main() -> None:
-    """Measure every row, three seeds each."""
+    """Measure every row, with two seeds each."""
     graph = python_graph()
-    both = graph.with_reversed()
-    shuffled = with_shuffled_edges(graph).with_reversed()
-    print(graph.summary().split("edges:")[0])
-    print(f"majority guess             {majority_accuracy(graph):.1%}")
-    arms = (
-        ("features only", graph, Perceptron, 100),
-        ("R-GCN, shuffled edges", shuffled, RelationalNetwork, 100),
-        ("R-GCN", both, RelationalNetwork, 100),
-    )
-    for name, data, make, steps in arms:
-        started = time.perf_counter()
-        found = [trained_accuracy(data, make, steps, seed) for seed in range(3)]
-        seconds = (time.perf_counter() - started) / 3
-        shown = ", ".join(f"{each:.1%}" for each in found)
-        print(f"{name:<26} {shown}   ({seconds:.0f} s each)", flush=True)
+    shuffled = with_shuffled_edges(graph)
+    print(f"majority guess          {majority_accuracy(graph):.1%}")
+    for name, data, make in (
+        ("features only", graph, Perceptron),
+        ("R-GCN, shuffled edges", shuffled.with_reversed(), RelationalNetwork),
+        ("R-GCN", graph.with_reversed(), RelationalNetwork),
+    ):
+        found = [trained_accuracy(data, make, steps=100, seed=seed) for seed in range(2)]
+        print(f"{name:<23} {found[0]:.1%}, {found[1]:.1%}", flush=True)
 
 
 if __name__ == "__main__":

@@ -10,17 +10,17 @@ from pathlib import Path
 
 import pytest
 import torch
+
+from shorthaul.datasets import PythonGraph, Relation, python_graph
+from shorthaul.errors import DatasetError
+from shorthaul.meter import meter
+from shorthaul.settings import settings
 from tests.datasets.baselines import (
     Perceptron,
     RelationalNetwork,
     majority_accuracy,
     trained_accuracy,
 )
-
-from shorthaul.datasets import PythonGraph, Relation, python_graph
-from shorthaul.errors import DatasetError
-from shorthaul.meter import meter
-from shorthaul.settings import settings
 
 
 def test_tensors_have_their_promised_form(graph: PythonGraph) -> None:
