@@ -3,8 +3,6 @@
 import copy
 import io
 import pickle
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 import torch
@@ -16,12 +14,6 @@ from shorthaul.conv.replace import replace_convs
 from shorthaul.errors import ConvolutionError
 from shorthaul.settings import settings
 from tests.conv.tolerances import require_close
-
-
-@pytest.fixture(autouse=True)
-def own_tuning(tmp_path: Path) -> Iterator[None]:
-    with settings.override(cache_directory=tmp_path):
-        yield
 
 
 class Residual(nn.Module):
@@ -106,12 +98,16 @@ def test_a_fold_is_told_and_measured() -> None:
     text = console.export_text()
     assert "stem.0" in text
     assert "times faster" in text
+    assert "KiB" in text
+    assert report.layers[0].problem is not None
+    assert report.layers[0].problem.activation == "relu"
 
 
 def test_what_was_measured_is_remembered() -> None:
     model, image = _model()
     again = copy.deepcopy(model)
-    first = replace_convs(model, example=image)
+    with settings.override(autotune="force"):
+        first = replace_convs(model, example=image)
     second = replace_convs(again, example=image)
     for one, two in zip(first.layers, second.layers, strict=True):
         assert one.choices["inference"].origin == "measured"

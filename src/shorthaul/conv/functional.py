@@ -192,31 +192,44 @@ def _convolve(
     is_batched = input.dim() == dimensions + 2
     images = expand_dimensions(input, dimensions)
     added = None if residual is None else expand_dimensions(residual, dimensions)
-    layout = choose_layout(input, weight, dimensions)
     if input.dtype in KERNEL_DTYPES and not is_plain(input, weight, bias, residual):
         if out is not None:
             raise ConvolutionError(
                 "a convolution into `out=` has no gradient and no graph: leave `out` away, or "
                 "call it under torch.no_grad()."
             )
+        layout = choose_layout(input, weight, dimensions)
         output = _run_traced(images, weight, bias, (*geometry, layout, exact), activation, added)
         return drop_dimensions(output, dimensions, is_batched)
-    problem = find_problem(
-        images.shape[1],
-        weight.shape[0],
-        _kernel(weight),
-        *geometry,
-        layout,
-        exact,
-        input.dtype,
-        bias is not None,
-        activation,
-    )
+    problem = problem_of(dimensions, input, weight, bias, geometry, activation, exact)
     if out is not None:
         _run_into(expand_dimensions(out, dimensions), problem, images, weight, bias, added)
         return out
     run = run_convolution if input.dtype in KERNEL_DTYPES else _run_other_dtype
     return drop_dimensions(run(problem, images, weight, bias, added), dimensions, is_batched)
+
+
+def problem_of(
+    dimensions: int,
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    geometry: Geometry,
+    activation: str | None = None,
+    exact: bool = True,
+) -> ConvProblem:
+    """The problem that these arguments of `conv1d`, `conv2d` or `conv3d` pose."""
+    return find_problem(
+        input.shape[-1 - dimensions],
+        weight.shape[0],
+        _kernel(weight),
+        *geometry,
+        choose_layout(input, weight, dimensions),
+        exact,
+        input.dtype,
+        bias is not None,
+        activation,
+    )
 
 
 def _verify(

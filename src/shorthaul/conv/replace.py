@@ -26,11 +26,16 @@ import torch
 from rich.table import Table
 from torch import Tensor, nn
 
+from shorthaul.conv.arguments import canonical_triple
 from shorthaul.conv.aten import apply_activation
+from shorthaul.conv.estimate import estimate
 from shorthaul.conv.fold import Fold, find_folds, fold_away, restore
+from shorthaul.conv.functional import KERNEL_DTYPES, problem_of, read_geometry
 from shorthaul.conv.layer import Conv1d, Conv2d, Conv3d, WindowOrderLayer
+from shorthaul.conv.problem import ConvProblem, Triple
 from shorthaul.errors import ConvolutionError, TuningError
 from shorthaul.jit import Candidate, Choice, autotune
+from shorthaul.units import format_bytes
 
 POLICIES = ("auto", "always")
 _OURS = "window order"
@@ -46,7 +51,9 @@ class ReplacedLayer:
     policy: str
     fold: Fold | None = None
     note: str = ""
-    problem: str = ""  # as last seen
+    problem: ConvProblem | None = None  # as first seen, like the two below
+    batch: int = 0
+    sizes: Triple = (0, 0, 0)
     choices: dict[str, Choice] = field(default_factory=dict)  # by mode: inference, training
 
     def run(self, layer: Any, input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -55,6 +62,8 @@ class ReplacedLayer:
         if self.fold is not None and self.fold.is_active():
             weight, bias = self.fold.apply(weight, bias)
             activation = self.fold.activation_name
+        if self.problem is None and not torch.compiler.is_compiling():
+            self._note(layer, input, weight, bias, activation)
         if self.policy == "auto" and self.choose(layer, input, weight, bias, activation) == _ATEN:
             return _run_aten(layer, input, weight, bias, activation)
         output: Tensor = layer.run(input, weight, bias, activation)
@@ -70,15 +79,40 @@ class ReplacedLayer:
         if mode not in self.choices:
             if torch.compiler.is_compiling() or not input.numel():
                 return _OURS  # nothing can be measured now
-            self.problem = _describe(layer, input, activation)
             detached = [each.detach() for each in tensors]
             try:
                 self.choices[mode] = _measure(
-                    layer, detached, activation, is_training, self.problem
+                    layer, detached, activation, is_training, self._key(mode)
                 )
             except TuningError:
                 return _OURS  # both failed: the caller shall see why
         return self.choices[mode].name
+
+    def workspace_bytes(self) -> int | None:
+        """Scratch memory of our kernel, all threads together; `None` before the first call."""
+        if self.problem is None:
+            return None
+        return estimate(self.problem, self.batch, self.sizes).ours_bytes
+
+    def _note(
+        self, layer: Any, input: Tensor, weight: Tensor, bias: Tensor | None, activation: str | None
+    ) -> None:
+        dimensions = layer.dimensions
+        geometry = read_geometry(
+            dimensions, tuple(weight.shape[2:]), layer.stride, layer.padding, layer.dilation,
+            layer.groups, layer.padding_mode,
+        )  # fmt: skip
+        if input.dim() in (dimensions + 1, dimensions + 2) and input.dtype in KERNEL_DTYPES:
+            problem = problem_of(dimensions, input, weight, bias, geometry, activation, layer.exact)
+            self.batch = input.shape[0] if input.dim() == dimensions + 2 else 1
+            self.sizes = canonical_triple("size", input.shape[-dimensions:], dimensions)
+            self.problem = problem
+
+    def _key(self, mode: str) -> str:
+        """What a measurement holds for: sizes as near as the next power of two choose alike."""
+        words = "" if self.problem is None else self.problem.describe()
+        sizes = "x".join(str(_round_up(each)) for each in (self.batch, *self.sizes))
+        return f"conv layer {words} {sizes} {mode} threads {torch.get_num_threads()}"
 
     def describe_choice(self) -> tuple[str, str]:
         """What was chosen, and how many times faster ours was measured to be; for the table."""
@@ -107,13 +141,17 @@ class ReplacementReport:
     def table(self) -> Table:
         """A table for `rich.print`."""
         table = Table(title="convolutions")
-        for heading in ("layer", "problem", "chosen", "times faster", "note"):
-            table.add_column(heading, justify="right" if heading == "times faster" else "left")
+        for heading in ("layer", "problem", "chosen", "times faster", "workspace", "note"):
+            is_number = heading in ("times faster", "workspace")
+            table.add_column(heading, justify="right" if is_number else "left")
         for each in self.layers:
             chosen, ratio = each.describe_choice()
-            table.add_row(each.name, each.problem, chosen, ratio, each.note)
+            problem = "" if each.problem is None else each.problem.describe()
+            workspace_bytes = each.workspace_bytes()
+            workspace = "" if workspace_bytes is None else format_bytes(workspace_bytes)
+            table.add_row(each.name, problem, chosen, ratio, workspace, each.note)
         for name, reason in self.left_alone.items():
-            table.add_row(name, "", "left alone", "", reason)
+            table.add_row(name, "", "left alone", "", "", reason)
         return table
 
     def revert(self) -> None:
@@ -251,25 +289,13 @@ def _run_aten(
     return apply_activation(output, activation)
 
 
-def _describe(layer: Any, input: Tensor, activation: str | None) -> str:
-    """The layer and the kind of input that it gets, in one line: what a measurement holds for."""
-    sizes = "x".join(str(_round_up(each)) for each in (*input.shape[:1], *input.shape[2:]))
-    last = torch.channels_last if layer.dimensions == 2 else torch.channels_last_3d
-    is_last = layer.dimensions > 1 and input.dim() == layer.dimensions + 2
-    is_last = is_last and not input.is_contiguous() and input.is_contiguous(memory_format=last)
-    words = [layer.extra_repr(), sizes, str(input.dtype).removeprefix("torch.")]
-    words += ["channels_last"] if is_last else []
-    words += [activation] if activation else []
-    return " ".join(words)
-
-
 def _round_up(size: int) -> int:
-    """The next power of two: sizes as near as this choose alike, and are measured once."""
+    """The next power of two."""
     return 1 << max(0, size - 1).bit_length()
 
 
 def _measure(
-    layer: Any, tensors: list[Tensor], activation: str | None, is_training: bool, problem: str
+    layer: Any, tensors: list[Tensor], activation: str | None, is_training: bool, key: str
 ) -> Choice:
     def run(convolve: Any) -> None:
         if not is_training:
@@ -287,10 +313,9 @@ def _measure(
     def aten(layer: Any, input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         return _run_aten(layer, input, weight, bias, activation)
 
-    mode = "training" if is_training else "inference"
     with warnings.catch_warnings(), torch.enable_grad():
         warnings.simplefilter("ignore")  # ATen's, on copies for "same" padding
         return autotune(
-            f"conv layer {problem} {mode} threads {torch.get_num_threads()}",
+            key,
             [Candidate(_OURS, lambda: run(ours)), Candidate(_ATEN, lambda: run(aten))],
         )
