@@ -60,6 +60,56 @@ def test_gradients_are_atens(case: Case) -> None:
     )
 
 
+METHODS = (
+    (ConvProblem(6, 9, (1, 3, 3), groups=3, padding=((0, 0), (1, 1), (1, 1))), "planar", "planar"),
+    (ConvProblem(20, 20, (1, 3, 5), groups=20, stride=(1, 2, 2)), "planar", "depthwise"),
+    (
+        ConvProblem(5, 1, (2, 3, 3), dilation=(1, 2, 3), padding=((1, 0), (4, 0), (3, 2))),
+        "planar",
+        "planar",
+    ),
+    (
+        ConvProblem(19, 19, (1, 3, 3), groups=19, padding=((0, 0), (1, 1), (1, 1))),
+        "planar",
+        "depthwise",
+    ),
+    (
+        ConvProblem(32, 32, (3, 2, 3), groups=32, stride=(1, 1, 2), dilation=(1, 3, 1)),
+        "planar",
+        "depthwise",
+    ),
+    (ConvProblem(16, 48, (1, 3, 3), padding=((0, 0), (2, 0), (1, 1))), "window", "window"),
+)
+
+
+@pytest.mark.parametrize("mode", ["zeros", "symmetric"])
+@pytest.mark.parametrize("layout", ["contiguous", "channels_last"])
+@pytest.mark.parametrize(("problem", "contiguous", "channels_last"), METHODS)
+def test_every_method_gives_the_same_bits_as_the_window_kernel(
+    problem: ConvProblem, contiguous: str, channels_last: str, layout: str, mode: str
+) -> None:
+    problem = replace(problem, layout=layout, padding_mode=mode, has_bias=True)
+    case = Case(problem, 2, (4, 17, 23))
+    chosen = choose_schedule(problem, (2, 4, 17, 23), 1)
+    assert chosen.method == (contiguous if layout == "contiguous" else channels_last)
+    window = replace(chosen, method="window", rows=6, vectors=2, strip_bytes=5000)
+    # Padding of zeros may be skipped instead of added, which only the sign of a zero could show.
+    assert torch.equal(require_forward(case), require_forward(case, schedule=window))
+
+
+@pytest.mark.parametrize("sizes", [(1, 5, 3), (1, 3, 8), (1, 40, 300), (3, 1, 97)])
+def test_planar_blocks_of_every_form(sizes: tuple[int, int, int]) -> None:
+    problem = ConvProblem(3, 2, (1, 1, 3), stride=(1, 1, 2), padding=((0, 0), (0, 0), (1, 1)))
+    schedule = choose_schedule(problem, (2, *sizes), 1)
+    assert schedule.method == "planar" or sizes[2] < 8
+    planar = replace(schedule, method="planar", rows=2, vectors=6)
+    results = [
+        require_forward(Case(problem, 2, sizes), schedule=replace(planar, strip_bytes=limit))
+        for limit in (1 << 18, 3000)
+    ]
+    assert torch.equal(*results)
+
+
 SPECIALISED = (
     ConvProblem(64, 40, (1, 3, 3), padding=((0, 0), (1, 1), (1, 1)), layout="channels_last"),
     ConvProblem(3, 24, (1, 7, 5), stride=(1, 2, 3), layout="contiguous"),

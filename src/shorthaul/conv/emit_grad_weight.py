@@ -1,8 +1,8 @@
 """Writing the kernel for the gradient of the weights: windows times output gradients, by pixels.
 
 The gradient is summed in the packed order of the weights, so that a register tile of it is a few
-rows of one panel. Threads own parts of the weights and go over all pixels in the same order: no
-sum is split, so results do not depend on the number of threads, nor on how pixels are blocked.
+rows of one panel. Threads own parts of the weights and go over the same blocks of pixels in the
+same order: no sum is split between threads, so results do not depend on how many there are.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def emit_grad_weight_kernel(kernel: WindowKernel) -> CppSource:
     text = f"""\
 // Gradient of the weights of a convolution: {detail}, {str(kernel.dtype).removeprefix("torch.")},
 // {"channels last" if kernel.channels_last else "contiguous"}. Register tile: {kernel.rows} window values x {kernel.panel} output channels for {kernel.machine.name}.
-// Every sum runs over the output pixels in order, whatever the threads and the blocks.
+// Every sum runs over the blocks of output pixels in order, whatever the threads.
 {preamble}
 constexpr int tile_rows = {kernel.rows}, tile_vectors = {kernel.vectors};
 constexpr int64_t panel = tile_vectors * lanes;

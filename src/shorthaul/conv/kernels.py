@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import functools
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
 
+from shorthaul.conv.emit_depthwise import DepthwiseKernel, emit_depthwise_kernel
 from shorthaul.conv.emit_grad_weight import emit_grad_weight_kernel
+from shorthaul.conv.emit_planar import PlanarKernel, emit_planar_kernel
 from shorthaul.conv.emit_window import WindowKernel, emit_window_kernel, sum_dtype
 from shorthaul.conv.geometry import Taps, WindowTask, as_triple, forward_task, grad_input_tasks
 from shorthaul.conv.machine import this_machine
@@ -33,6 +36,8 @@ from shorthaul.conv.schedule import (
     choose_schedule,
     plan_blocks,
     plan_gradient,
+    plan_planes,
+    plan_rows,
     schedule_task,
 )
 from shorthaul.jit import KernelFunction, load_kernel
@@ -75,7 +80,7 @@ def run_forward(
     call = _prepare_forward(problem, (batch, depth, height, width), schedule, kernel_threads())
     if out is None:
         out = torch.empty_strided(call.out_shape, call.out_strides, dtype=problem.dtype)
-    if out.numel():
+    if call.numbers:
         packed = packed_weights.find(weight, call.order, lambda: _pack(call, weight, problem))
         call.run(
             input,
@@ -101,24 +106,27 @@ def run_grad_input(
         )
         unpadded = replace(problem, padding=NO_PADDING, padding_mode="zeros")
         return _fold(problem, run_grad_input(unpadded, grad_output, weight, padded), input_sizes)
+    if not (grad_output.numel() and weight.numel()):
+        return _zeros(problem, batch, input_sizes)
     calls, is_covered = _prepare_grad_input(problem, batch, input_sizes, kernel_threads())
-    empty = torch.empty if is_covered else torch.zeros
-    gradient = (
-        empty((batch, problem.in_channels, *input_sizes), dtype=problem.dtype)
-        if problem.layout == "contiguous"
-        else empty((batch, *input_sizes, problem.in_channels), dtype=problem.dtype).permute(
-            0, 4, 1, 2, 3
+    gradient = _zeros(problem, batch, input_sizes, is_needed=not is_covered)
+    for call in calls:
+        packed = packed_weights.find(
+            weight, call.order, functools.partial(_pack, call, weight, problem)
         )
-    )
-    if grad_output.numel() and gradient.numel():
-        for call in calls:
-            packed = packed_weights.find(
-                weight, call.order, functools.partial(_pack, call, weight, problem)
-            )
-            workspace = _workspace(call.workspace_bytes)
-            call.run(grad_output, packed, None, None, gradient, workspace, *call.numbers)
-        return gradient
-    return gradient.zero_()
+        workspace = _workspace(call.workspace_bytes)
+        call.run(grad_output, packed, None, None, gradient, workspace, *call.numbers)
+    return gradient
+
+
+def _zeros(
+    problem: ConvProblem, batch: int, sizes: Triple, *, is_needed: bool = True
+) -> torch.Tensor:
+    """An input gradient of the problem's layout; zeros only where they are needed."""
+    make = torch.zeros if is_needed else torch.empty
+    if problem.layout == "contiguous":
+        return make((batch, problem.in_channels, *sizes), dtype=problem.dtype)
+    return make((batch, *sizes, problem.in_channels), dtype=problem.dtype).permute(0, 4, 1, 2, 3)
 
 
 def run_grad_weight(
@@ -145,14 +153,23 @@ class _Call:
 
     task: WindowTask
     taps: Taps | None  # None: all of them, in their order
-    run: KernelFunction
-    numbers: tuple[int, ...]
-    order: tuple[object, ...]  # of the packed weights
-    panel: int
-    lanes: int
-    workspace_bytes: int
+    run: Callable[..., object]
+    numbers: tuple[int, ...] = ()
+    order: tuple[object, ...] = ()  # of the packed weights
+    panel: int = 0
+    lanes: int = 0
+    workspace_bytes: int = 0
     out_shape: tuple[int, ...] = ()
     out_strides: tuple[int, ...] = ()
+
+    @property
+    def is_depthwise(self) -> bool:
+        """Whether the kernel takes all groups as the channels of one panel."""
+        return "depthwise" in self.order
+
+
+def _compute_nothing(*_: object) -> None:
+    """The kernel of an empty output."""
 
 
 @functools.lru_cache(maxsize=4096)
@@ -160,7 +177,11 @@ def _prepare_forward(
     problem: ConvProblem, sizes: Sizes, schedule: ConvSchedule | None, threads: int
 ) -> _Call:
     task = forward_task(problem, sizes[0], sizes[1:])
-    call = _prepare(task, None, schedule or choose_schedule(problem, sizes, threads), threads)
+    call = (
+        _prepare(task, None, schedule or choose_schedule(problem, sizes, threads), threads)
+        if task.flops
+        else _Call(task, None, _compute_nothing)
+    )
     layout = torch.channels_last_3d if task.channels_last else torch.contiguous_format
     shape = (sizes[0], problem.out_channels, *task.out_sizes)
     strides = torch.empty(shape, device="meta", memory_format=layout).stride()
@@ -181,6 +202,10 @@ def _prepare_grad_input(
 
 
 def _prepare(task: WindowTask, taps: Taps | None, schedule: ConvSchedule, threads: int) -> _Call:
+    if schedule.method == "planar":
+        return _prepare_planar(task, taps, schedule, threads)
+    if schedule.method == "depthwise":
+        return _prepare_depthwise(task, taps, schedule, threads)
     kernel = WindowKernel(
         task.dtype,
         task.channels_last,
@@ -191,19 +216,15 @@ def _prepare(task: WindowTask, taps: Taps | None, schedule: ConvSchedule, thread
         task.shape if schedule.is_specialised else None,
         task.can_read_in_place,
     )
-    plan = plan_blocks(task, schedule, threads) if task.flops else None
+    plan = plan_blocks(task, schedule, threads)
     numbers = (
-        ()
-        if plan is None
-        else (
-            plan.thread_bytes,
-            plan.block_rows,
-            plan.block_columns,
-            plan.panel_parts,
-            schedule.depth_chunk,
-            *task.size_values(),
-            *(() if schedule.is_specialised else task.shape.values()),
-        )
+        plan.thread_bytes,
+        plan.block_rows,
+        plan.block_columns,
+        plan.panel_parts,
+        schedule.depth_chunk,
+        *task.size_values(),
+        *(() if schedule.is_specialised else task.shape.values()),
     )
     return _Call(
         task,
@@ -213,7 +234,59 @@ def _prepare(task: WindowTask, taps: Taps | None, schedule: ConvSchedule, thread
         (taps, kernel.panel, kernel.lanes, task.shape),
         kernel.panel,
         kernel.lanes,
-        0 if plan is None else plan.thread_bytes * threads,
+        plan.thread_bytes * threads,
+    )
+
+
+def _prepare_planar(
+    task: WindowTask, taps: Taps | None, schedule: ConvSchedule, threads: int
+) -> _Call:
+    plan = plan_planes(task, schedule)
+    kernel = PlanarKernel(
+        task.dtype,
+        task.channels_last,
+        task.activation,
+        this_machine(),
+        schedule.rows,
+        schedule.vectors,
+    )
+    numbers = (
+        plan.thread_bytes,
+        plan.block_rows,
+        plan.block_columns,
+        *task.size_values(),
+        *task.shape.values(),
+    )
+    return _Call(
+        task,
+        taps,
+        _planar_function(kernel),
+        numbers,
+        (taps, schedule.rows, 1, task.shape),
+        schedule.rows,
+        1,
+        plan.thread_bytes * threads,
+    )
+
+
+def _prepare_depthwise(
+    task: WindowTask, taps: Taps | None, schedule: ConvSchedule, threads: int
+) -> _Call:
+    machine = this_machine()
+    lanes = machine.lanes(sum_dtype(task.dtype).itemsize)
+    kernel = DepthwiseKernel(task.dtype, task.activation, machine, schedule.rows, schedule.vectors)
+    thread_bytes = plan_rows(task)
+    # One panel of all channels, in one group: the order of the packed weights is [tap][channel].
+    channels = -(-task.shape.groups // lanes) * lanes
+    return _Call(
+        task,
+        taps,
+        _depthwise_function(kernel),
+        (thread_bytes, *task.size_values(), *task.shape.values()),
+        (taps, "depthwise", task.shape),
+        channels,
+        lanes,
+        thread_bytes * threads,
     )
 
 
@@ -252,6 +325,16 @@ def _window_function(kernel: WindowKernel) -> KernelFunction:
 
 
 @functools.cache
+def _planar_function(kernel: PlanarKernel) -> KernelFunction:
+    return load_kernel(emit_planar_kernel(kernel)).convolve
+
+
+@functools.cache
+def _depthwise_function(kernel: DepthwiseKernel) -> KernelFunction:
+    return load_kernel(emit_depthwise_kernel(kernel)).convolve
+
+
+@functools.cache
 def _grad_weight_function(kernel: WindowKernel) -> KernelFunction:
     return load_kernel(emit_grad_weight_kernel(kernel)).sum_windows
 
@@ -264,18 +347,23 @@ def _pack(call: _Call, weight: torch.Tensor, problem: ConvProblem) -> torch.Tens
         if call.taps is None
         else gradient_view(taps, problem.groups, call.taps, call.task.shape.kernel)
     )
+    if call.is_depthwise:  # one panel of all channels
+        view = replace(view, groups=1, out_channels=problem.groups, out_step=view.group_step)
     return pack_panels(taps, view, call.panel, call.lanes, real)
 
 
 def _packed_bias(call: _Call, bias: torch.Tensor) -> torch.Tensor:
     real = sum_dtype(call.task.dtype)
     shape = call.task.shape
-    if bias.dtype == real and shape.out_channels % call.panel == 0:
+    if call.is_depthwise:
+        shape = replace(shape, groups=1, out_channels=shape.groups)
+    # The planar kernel takes one channel at a time, so its bias is never filled up.
+    if bias.dtype == real and (call.lanes == 1 or shape.out_channels % call.panel == 0):
         return bias.detach().contiguous()
     packed: torch.Tensor = packed_weights.find(
         bias,
-        (shape.groups, call.panel, real),
-        lambda: pack_bias(bias.detach(), shape.groups, call.panel, real),
+        (shape.groups, call.panel, call.lanes, real),
+        lambda: pack_bias(bias.detach(), shape.groups, 1 if call.lanes == 1 else call.panel, real),
     )
     return packed
 

@@ -23,12 +23,15 @@ Sizes = tuple[int, int, int, int]  # batch, depth, height, width of the input
 # compile; the general kernel of the same method is compiled once for all shapes.
 SPECIALISED_FLOPS = 20_000_000
 
+# Packed planes per thread: half of a usual second-level cache of 512 KiB leaves room for the output.
+PLANE_BYTES = 256 * 1024
+
 
 @dataclass(frozen=True)
 class ConvSchedule:
     """One way to carry out a convolution."""
 
-    method: str  # window
+    method: str  # window: vectors of output channels; planar: vectors of neighbouring outputs; depthwise: of channels
     rows: int  # of the register tile
     vectors: int  # of the register tile
     is_specialised: bool = True
@@ -69,6 +72,11 @@ def schedule_task(task: WindowTask) -> ConvSchedule:
     machine = this_machine()
     is_specialised = task.flops >= SPECIALISED_FLOPS
     lanes = machine.lanes(_sum_bytes(task))
+    if is_channelwise(task):
+        return ConvSchedule("depthwise", *DEPTHWISE_TILE, is_specialised=False, strip_bytes=0)
+    if prefers_planes(task, lanes):
+        rows, vectors = _choose_planar_tile(task)
+        return ConvSchedule("planar", rows, vectors, is_specialised=False, strip_bytes=PLANE_BYTES)
     # General kernels all have the same tile, so that few of them are ever compiled.
     rows, vectors = (
         _choose_tile(task.shape.out_channels, lanes, machine)
@@ -93,6 +101,41 @@ def candidate_schedules(problem: ConvProblem, sizes: Sizes) -> tuple[ConvSchedul
         if (rows, vectors) != (first.rows, first.vectors)
     ]
     return (first, *others)
+
+
+# Outputs and vectors of channels of the depthwise kernel's register tile.
+DEPTHWISE_TILE = (6, 2)
+
+
+def is_channelwise(task: WindowTask) -> bool:
+    """Whether vectors of channels work without packing: depthwise, channels last, inner windows."""
+    shape = task.shape
+    edge_outputs = (shape.kernel[2] - 1) * shape.dilation[2] / shape.stride[2]
+    return (
+        task.channels_last
+        and shape.in_channels == shape.out_channels == 1
+        and shape.groups >= this_machine().lanes(_sum_bytes(task))
+        and edge_outputs < 0.4 * task.out_sizes[2]
+    )
+
+
+def prefers_planes(task: WindowTask, lanes: int) -> bool:
+    """Whether vectors along the width are fuller than vectors of output channels."""
+    channels, width = task.shape.out_channels, task.out_sizes[2]
+    filled_channels = channels / (-(-channels // lanes) * lanes)
+    filled_width = width / (-(-width // lanes) * lanes)
+    return channels <= lanes and filled_channels < 1.25 * filled_width
+
+
+# Register tiles of the planar kernel by output channels of a group: 12 sums each.
+_PLANAR_TILES = {1: (1, 12), 2: (2, 6), 3: (3, 4)}
+
+
+def _choose_planar_tile(task: WindowTask) -> tuple[int, int]:
+    channels = task.shape.out_channels
+    if channels in _PLANAR_TILES:
+        return _PLANAR_TILES[channels]
+    return (3, 4) if channels % 3 == 0 and channels % 4 else (4, 3)
 
 
 def _choose_tile(out_channels: int, lanes: int, machine: VectorMachine) -> tuple[int, int]:
@@ -136,6 +179,57 @@ def plan_blocks(task: WindowTask, schedule: ConvSchedule, threads: int) -> Block
         parts,
         _thread_bytes(task, block_rows * block_columns, block_columns, panel) + strips,
     )
+
+
+def plan_rows(task: WindowTask) -> int:
+    """Bytes of one thread's workspace for the depthwise kernel: row pointers and a column map."""
+    window_rows = task.shape.kernel[0] * task.shape.kernel[1]
+    columns = (task.out_sizes[2] - 1) * task.shape.stride[2]
+    columns += (task.shape.kernel[2] - 1) * task.shape.dilation[2] + 1
+    return -(-window_rows * 8 // 64) * 64 + -(-columns * 4 // 64) * 64
+
+
+def plan_planes(task: WindowTask, schedule: ConvSchedule) -> BlockPlan:
+    """Cut the output into blocks of rows whose packed planes fit the schedule's strips."""
+    value_bytes = _sum_bytes(task)
+    lanes, line = this_machine().lanes(value_bytes), 64 // value_bytes
+    shape = task.shape
+    reach = (shape.kernel[2] - 1) * shape.dilation[2] + 1
+    phases = min(reach, shape.stride[2])
+
+    def planes_bytes(rows: int, columns: int) -> int:
+        pitch = -(-(-(-columns // lanes) * lanes + (reach - 1) // shape.stride[2]) // lanes) * lanes
+        band = (rows - 1) * shape.stride[1] + (shape.kernel[1] - 1) * shape.dilation[1] + 1
+        plane = (-(-shape.kernel[0] * band * phases * pitch // line) | 1) * line
+        return shape.in_channels * plane * value_bytes
+
+    budget = schedule.strip_bytes or PLANE_BYTES
+    height, width = task.out_sizes[1:]
+
+    def largest_rows(columns: int) -> int:
+        rows = height
+        while rows > 1 and planes_bytes(rows, columns) > budget:
+            rows = -(-rows // 2) if rows > 16 else rows - 1
+        return _even_part(height, rows)
+
+    # Rows and columns at the edges of a block are packed again by its neighbour: of the widths that
+    # fill register tiles, the one that packs the fewest values per output.
+    tile = schedule.vectors * lanes
+    widths = {width} | {tile * count for count in (1, 2, 4, 8, 16, 32) if tile * count < width}
+    fitting = [each for each in widths if planes_bytes(1, each) <= 2 * budget] or [min(widths)]
+    columns = min(
+        sorted(fitting, reverse=True),
+        key=lambda each: planes_bytes(largest_rows(each), each) / (largest_rows(each) * each),
+    )
+    rows = largest_rows(columns)
+    pitch = -(-columns // lanes) * lanes + (reach - 1) // shape.stride[2] + lanes
+    pieces = (
+        shape.kernel[0] * shape.kernel[1] * shape.kernel[2] * 8,
+        phases * pitch * 4,
+        planes_bytes(rows, columns),
+        64,
+    )
+    return BlockPlan(rows, columns, 1, sum(-(-piece // 64) * 64 for piece in pieces))
 
 
 def _cut_output(

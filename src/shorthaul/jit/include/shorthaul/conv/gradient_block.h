@@ -107,14 +107,15 @@ struct GradientBlock {
     }
   }
 
-  // weights[row] += window value `row` of each pixel * gradients of that pixel, pixels in order.
+  // weights[row] += window value `row` of each pixel * gradients of that pixel, pixels in order. The
+  // block is summed by itself first: the error then grows with the root of its pixels, not of all.
   template <int rows, int vectors>
   __attribute__((noinline)) void run_tile(real* weights, int64_t window_value) const {
     vec sums[rows][vectors];
 #pragma GCC unroll 16
     for (int row = 0; row < rows; ++row) {
 #pragma GCC unroll 8
-      for (int v = 0; v < vectors; ++v) sums[row][v] = load(weights + (row * vectors + v) * lanes);
+      for (int v = 0; v < vectors; ++v) sums[row][v] = vec{};
     }
     const real* from = strips + window_value;
     const real* gradient = gradients;
@@ -135,7 +136,10 @@ struct GradientBlock {
 #pragma GCC unroll 16
     for (int row = 0; row < rows; ++row) {
 #pragma GCC unroll 8
-      for (int v = 0; v < vectors; ++v) store(weights + (row * vectors + v) * lanes, sums[row][v]);
+      for (int v = 0; v < vectors; ++v) {
+        real* sum = weights + (row * vectors + v) * lanes;
+        store(sum, load(sum) + sums[row][v]);
+      }
     }
   }
 };

@@ -1,0 +1,111 @@
+"""Writing the depthwise kernel for channels-last images: vectors of channels, nothing packed.
+
+Its loops need no constants of the shape, so one kernel serves every shape.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from shorthaul.conv.emit_window import (
+    SIZE_NAMES,
+    emit_preamble,
+    emit_shape,
+    shape_arguments,
+    size_arguments,
+    sum_dtype,
+)
+from shorthaul.conv.machine import VectorMachine
+from shorthaul.jit import CppSource, Function, NumberArgument, TensorArgument, ThreadsArgument
+
+
+@dataclass(frozen=True)
+class DepthwiseKernel:
+    """Everything that decides the text of a depthwise kernel."""
+
+    dtype: torch.dtype
+    activation: str | None
+    machine: VectorMachine
+    rows: int  # of the register tile: neighbouring outputs
+    vectors: int  # of the register tile: vectors of channels
+
+
+def emit_depthwise_kernel(kernel: DepthwiseKernel) -> CppSource:
+    """The kernel `convolve(input, weights, bias, residual, output, workspace, ...)`."""
+    real = sum_dtype(kernel.dtype)
+    function = Function(
+        "convolve",
+        (
+            TensorArgument("input", kernel.dtype, is_contiguous=False),
+            TensorArgument("weights", real),
+            TensorArgument("bias", real, is_optional=True),
+            TensorArgument("residual", kernel.dtype, is_contiguous=False, is_optional=True),
+            TensorArgument("output", kernel.dtype, is_written=True, is_contiguous=False),
+            TensorArgument("workspace", torch.uint8, is_written=True),
+            NumberArgument("thread_bytes", "int64"),
+            *size_arguments(),
+            *shape_arguments(None),
+            ThreadsArgument(),
+        ),
+    )
+    preamble = emit_preamble(
+        kernel.dtype, kernel.machine, True, kernel.activation, ("parallel", "conv/depthwise_row")
+    )
+    dtype = str(kernel.dtype).removeprefix("torch.")
+    text = f"""\
+// Depthwise convolution of channels-last images: any shape, {dtype}.
+// Register tile: {kernel.rows} outputs x {kernel.vectors} vectors of channels for {kernel.machine.name}.
+// Every sum runs over (kernel column, kernel row) in this order, whatever the threads.
+{preamble}
+constexpr int tile_pixels = {kernel.rows}, tile_vectors = {kernel.vectors};
+
+{function.prototype()} {{
+  {emit_shape(None)}
+  const Sizes sizes{{{", ".join(SIZE_NAMES)}}};
+{_LOOPS}}}
+"""
+    return CppSource(f"conv_depthwise_{dtype}", text, (function,))
+
+
+_LOOPS = """\
+  // Threads own output rows.
+  on_each_thread(threads < sizes.rows() ? threads : sizes.rows(), [&](int64_t thread, int64_t team) {
+    DepthwiseRow<Value> windows(workspace + thread * thread_bytes, shape, sizes);
+    for (int64_t each = sizes.rows() * thread / team; each < sizes.rows() * (thread + 1) / team; ++each) {
+      const OutputRow row(each, sizes);
+      windows.find_rows(input, row);
+
+      // Tiles of neighbouring outputs; those at the edges look each column up.
+      balanced_tiles(out_w, tile_pixels, [&](int64_t column, int64_t size) {
+        const int64_t at = (row.image * sizes.out_plane() + row.position(column, sizes)) * windows.channels;
+        const bool is_inner = windows.is_inner(column, size);
+        with_constant<tile_pixels>(size, [&](auto pixels) {
+          // Vectors of channels; the last one may be in part.
+          for (int64_t channel = 0; channel < windows.channels;) {
+            const int64_t left = windows.channels - channel;
+            real stage[tile_pixels * tile_vectors * lanes];
+            const auto run = [&](auto vectors, auto reading) {
+              windows.template run_tile<pixels, vectors, reading>(stage, column, channel, weights, bias);
+              windows.template finish_tile<Activation>(output, residual, at, stage, pixels, vectors, channel);
+              channel += vectors * lanes;
+            };
+            constexpr std::integral_constant<int, tile_vectors> full;
+            constexpr std::integral_constant<int, 1> single;
+            constexpr std::integral_constant<Reading, Reading::inner> inner;
+            constexpr std::integral_constant<Reading, Reading::edge> edge;
+            constexpr std::integral_constant<Reading, Reading::partial> partial;
+            if (left >= full * lanes) {
+              if (is_inner) run(full, inner); else run(full, edge);
+            } else if (left >= lanes) {
+              if (is_inner) run(single, inner); else run(single, edge);
+            } else {
+              run(single, partial);
+            }
+          }
+        });
+      });
+    }
+  });
+"""

@@ -1,0 +1,143 @@
+"""Writing the planar kernel: vectors run along the image's width instead of the output channels.
+
+It is for windows that few output channels share: small groups, depthwise, the last layer of a
+decoder. Its loops need no constants of the shape, so one kernel serves every shape.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from shorthaul.conv.emit_window import (
+    SIZE_NAMES,
+    emit_preamble,
+    emit_shape,
+    shape_arguments,
+    size_arguments,
+    sum_dtype,
+)
+from shorthaul.conv.machine import VectorMachine
+from shorthaul.jit import CppSource, Function, NumberArgument, TensorArgument, ThreadsArgument
+
+
+@dataclass(frozen=True)
+class PlanarKernel:
+    """Everything that decides the text of a planar kernel."""
+
+    dtype: torch.dtype
+    channels_last: bool
+    activation: str | None
+    machine: VectorMachine
+    rows: int  # of the register tile: output channels
+    vectors: int  # of the register tile: vectors of neighbouring outputs
+
+
+def emit_planar_kernel(kernel: PlanarKernel) -> CppSource:
+    """The kernel `convolve(input, weights, bias, residual, output, workspace, ...)`."""
+    real = sum_dtype(kernel.dtype)
+    function = Function(
+        "convolve",
+        (
+            TensorArgument("input", kernel.dtype, is_contiguous=False),
+            TensorArgument("weights", real),
+            TensorArgument("bias", real, is_optional=True),
+            TensorArgument("residual", kernel.dtype, is_contiguous=False, is_optional=True),
+            TensorArgument("output", kernel.dtype, is_written=True, is_contiguous=False),
+            TensorArgument("workspace", torch.uint8, is_written=True),
+            NumberArgument("thread_bytes", "int64"),
+            NumberArgument("block_rows", "int64"),
+            NumberArgument("block_columns", "int64"),
+            *size_arguments(),
+            *shape_arguments(None),
+            ThreadsArgument(),
+        ),
+    )
+    preamble = emit_preamble(
+        kernel.dtype,
+        kernel.machine,
+        kernel.channels_last,
+        kernel.activation,
+        ("parallel", "conv/planar_block"),
+    )
+    dtype = str(kernel.dtype).removeprefix("torch.")
+    layout = "channels_last" if kernel.channels_last else "contiguous"
+    text = f"""\
+// Convolution vectorised over the width: any shape, {dtype}, {layout}.
+// Register tile: {kernel.rows} output channels x {kernel.vectors} vectors of outputs for {kernel.machine.name}.
+// Every sum runs over (kernel column, kernel row, channel) in this order, whatever the threads.
+{preamble}
+constexpr int tile_channels = {kernel.rows}, tile_vectors = {kernel.vectors};
+
+{function.prototype()} {{
+  {emit_shape(None)}
+  const Sizes sizes{{{", ".join(SIZE_NAMES)}}};
+{_LOOPS}}}
+"""
+    return CppSource(
+        f"conv_planar_{kernel.rows}x{kernel.vectors}_{dtype}_{layout}", text, (function,)
+    )
+
+
+_LOOPS = """\
+  const int64_t column_blocks = (out_w + block_columns - 1) / block_columns;
+  const int64_t row_blocks = batch * out_d * ((out_h + block_rows - 1) / block_rows);
+  const int64_t tasks = row_blocks * column_blocks * shape.groups;
+  const int64_t all_channels = shape.out_channels * shape.groups;
+  const int64_t channel_tiles = (shape.out_channels + tile_channels - 1) / tile_channels;
+
+  // A task is a block of output rows of one image, for one group.
+  on_each_thread(threads < tasks ? threads : tasks, [&](int64_t thread, int64_t team) {
+    PlanarBlock<Value, channels_last> block(workspace + thread * thread_bytes, block_rows, block_columns, shape);
+    for (int64_t task = tasks * thread / team; task < tasks * (thread + 1) / team; ++task) {
+      const int64_t group = task % shape.groups, where = task / shape.groups;
+      block.pack(input, where / column_blocks, where % column_blocks, group, shape, sizes);
+      const int64_t row_step = shape.stride_h * block.layout.phases * block.layout.pitch;
+      const int64_t row_vectors = (block.columns + lanes - 1) / lanes;
+
+      // Tiles of output channels, innermost: the values under a tile stay in the first-level cache.
+      const auto run_channels = [&](int64_t row, int64_t vector, auto vectors_here, auto adjacent) {
+        constexpr int vectors = vectors_here;
+        for (int64_t tile = 0; tile < channel_tiles; ++tile) {
+          const int64_t first = tile * tile_channels;
+          const int64_t left = shape.out_channels - first;
+          with_constant<tile_channels>(left, [&](auto count_here) {
+            constexpr int count = count_here;
+            real sums[count * vectors * lanes];
+            block.template run_tile<count, vectors, adjacent>(
+                sums, block.planes + row * row_step + vector * lanes, row_step,
+                weights + (group * channel_tiles + tile) * shape.window_values() * tile_channels,
+                bias == nullptr ? nullptr : bias + group * shape.out_channels + first, shape);
+            for (int channel = 0; channel < count; ++channel) {
+              const int64_t out_channel = group * shape.out_channels + first + channel;
+              const real* of_channel = sums + channel * vectors * lanes;
+              if (adjacent) {
+                block.template finish_line<Activation>(output, residual, out_channel, row, vector * lanes, of_channel, vectors, all_channels, sizes);
+              } else {
+                for (int v = 0; v < vectors; ++v) {
+                  block.template finish_line<Activation>(output, residual, out_channel, row + v, 0, of_channel + v * lanes, 1, all_channels, sizes);
+                }
+              }
+            }
+          });
+        }
+      };
+
+      if (row_vectors > 1) {
+        // Rows, then tiles of neighbouring vectors.
+        for (int64_t row = 0; row < block.rows; ++row) {
+          balanced_tiles(row_vectors, tile_vectors, [&](int64_t vector, int64_t size) {
+            with_constant<tile_vectors>(size, [&](auto vectors) { run_channels(row, vector, vectors, std::true_type{}); });
+          });
+        }
+      } else {
+        // Short rows: tiles of rows, one vector each.
+        constexpr int tile_rows = tile_vectors < 4 ? tile_vectors : 4;
+        balanced_tiles(block.rows, tile_rows, [&](int64_t row, int64_t size) {
+          with_constant<tile_rows>(size, [&](auto vectors) { run_channels(row, 0, vectors, std::false_type{}); });
+        });
+      }
+    }
+  });
+"""

@@ -1,0 +1,245 @@
+// A block of output rows of one image, for kernels that are vectorised over the width.
+//
+// Every channel's image rows are packed as planes. With a stride of s, each row is packed as s phases
+// (columns 0, s, 2s, ..., then 1, s+1, ...), so that the values under one tap of neighbouring outputs
+// are neighbours.
+#pragma once
+
+#include "shorthaul/conv/output.h"
+#include "shorthaul/conv/packing.h"
+
+namespace shorthaul {
+
+struct PlanarLayout {
+  int64_t phases, pitch, band_rows, plane;
+
+  PlanarLayout(int64_t block_rows, int64_t block_columns, const Shape& shape) {
+    const int64_t reach = (shape.kernel_w - 1) * shape.dilation_w + 1;
+    phases = reach < shape.stride_w ? reach : shape.stride_w;
+    const int64_t padded = (block_columns + lanes - 1) / lanes * lanes;
+    pitch = (padded + (reach - 1) / shape.stride_w + lanes - 1) / lanes * lanes;
+    band_rows = (block_rows - 1) * shape.stride_h + (shape.kernel_h - 1) * shape.dilation_h + 1;
+    // An odd number of cache lines: planes must not all start in the same set of the cache.
+    constexpr int64_t line = 64 / sizeof(real);
+    plane = ((shape.kernel_d * band_rows * phases * pitch + line - 1) / line | 1) * line;
+  }
+};
+
+template <class Value, bool channels_last>
+struct PlanarBlock {
+  using value = typename Value::value;
+
+  const PlanarLayout layout;
+  const int64_t block_rows, block_columns;
+  int64_t* tap_offsets;
+  int32_t* column_sources;  // [phase][pitch]
+  real* planes;
+  int64_t image = 0, depth = 0, first_row = 0, rows = 0, first_column = 0, columns = 0;
+  int64_t mapped_block = -1;
+
+  // Carves one thread's workspace; the plan in Python adds up the same sizes.
+  PlanarBlock(uint8_t* memory, int64_t block_rows, int64_t block_columns, const Shape& shape)
+      : layout(block_rows, block_columns, shape),
+        block_rows(block_rows),
+        block_columns(block_columns) {
+    const auto take = [&](int64_t bytes) {
+      uint8_t* taken = memory;
+      memory += (bytes + 63) / 64 * 64;
+      return taken;
+    };
+    const int64_t taps = shape.window_rows() * shape.kernel_w;
+    tap_offsets = reinterpret_cast<int64_t*>(take(taps * sizeof(int64_t)));
+    column_sources = reinterpret_cast<int32_t*>(take(layout.phases * layout.pitch * sizeof(int32_t)));
+    planes = reinterpret_cast<real*>(memory);
+    for (int64_t tap = 0; tap < taps; ++tap) {
+      const int64_t column = tap / shape.window_rows() * shape.dilation_w;
+      const int64_t row = tap % shape.window_rows();
+      const int64_t band = row / shape.kernel_h * layout.band_rows + row % shape.kernel_h * shape.dilation_h;
+      tap_offsets[tap] = (band * layout.phases + column % shape.stride_w) * layout.pitch + column / shape.stride_w;
+    }
+  }
+
+  // Packs the rows of one block for one group.
+  void pack(const value* input, int64_t row_block, int64_t column_block, int64_t group,
+            const Shape& shape, const Sizes& sizes) {
+    const int64_t row_blocks = (sizes.out_h + block_rows - 1) / block_rows;
+    image = row_block / row_blocks / sizes.out_d;
+    depth = row_block / row_blocks % sizes.out_d;
+    first_row = row_block % row_blocks * block_rows;
+    rows = sizes.out_h - first_row < block_rows ? sizes.out_h - first_row : block_rows;
+    first_column = column_block * block_columns;
+    columns = sizes.out_w - first_column < block_columns ? sizes.out_w - first_column : block_columns;
+    if (column_block != mapped_block) {
+      mapped_block = column_block;
+      map_columns(shape, sizes);
+    }
+    const int64_t used_rows = (rows - 1) * shape.stride_h + (shape.kernel_h - 1) * shape.dilation_h + 1;
+    const int64_t all_channels = shape.in_channels * shape.groups;
+    const int64_t first_channel = group * shape.in_channels;
+    for (int64_t kernel_depth = 0; kernel_depth < shape.kernel_d; ++kernel_depth) {
+      const int64_t source_depth = source_index(
+          depth * shape.stride_d + kernel_depth * shape.dilation_d - sizes.padding_d, sizes.in_d,
+          sizes.padding_mode);
+      // Planes one after another where they lie apart, rows one after another where they do not.
+      const int64_t outer = channels_last ? 1 : shape.in_channels;
+      for (int64_t channel = 0; channel < outer; ++channel) {
+        for (int64_t row = 0; row < used_rows; ++row) {
+          const int64_t source_height =
+              source_index(first_row * shape.stride_h + row - sizes.padding_h, sizes.in_h, sizes.padding_mode);
+          real* to = planes + channel * layout.plane + (kernel_depth * layout.band_rows + row) * layout.phases * layout.pitch;
+          const int64_t at = (source_depth * sizes.in_h + source_height) * sizes.in_w;
+          if (source_depth < 0 || source_height < 0) {
+            for (int64_t each = 0; each < shape.in_channels / outer; ++each) {
+              fill_zeros(to + each * layout.plane, layout.phases * layout.pitch);
+            }
+          } else if constexpr (channels_last) {
+            pack_row_from_pixels(to, input + (image * sizes.in_plane() + at) * all_channels + first_channel,
+                                 shape.in_channels, all_channels);
+          } else {
+            pack_row_from_plane(to, input + (image * all_channels + first_channel + channel) * sizes.in_plane() + at, shape.stride_w);
+          }
+        }
+      }
+    }
+  }
+
+  void map_columns(const Shape& shape, const Sizes& sizes) {
+    for (int64_t phase = 0; phase < layout.phases; ++phase) {
+      for (int64_t column = 0; column < layout.pitch; ++column) {
+        const int64_t position = (first_column + column) * shape.stride_w + phase - sizes.padding_w;
+        // Past the last window nothing is needed; what lies there may be beyond any padding.
+        const bool is_needed = column <= columns - 1 + ((shape.kernel_w - 1) * shape.dilation_w) / shape.stride_w;
+        column_sources[phase * layout.pitch + column] =
+            is_needed ? int32_t(source_or_zero(position, sizes)) : -1;
+      }
+    }
+  }
+
+  static int64_t source_or_zero(int64_t position, const Sizes& sizes) {
+    const int64_t source = source_index(position, sizes.in_w, sizes.padding_mode);
+    return source >= 0 && source < sizes.in_w ? source : -1;
+  }
+
+  void pack_row_from_plane(real* to, const value* from, int64_t stride) const {
+    for (int64_t phase = 0; phase < layout.phases; ++phase) {
+      const int32_t* source = column_sources + phase * layout.pitch;
+      for (int64_t column = 0; column < layout.pitch; column += lanes) {
+        real* here = to + phase * layout.pitch + column;
+        const int32_t* of = source + column;
+        if (stride == 1 && of[0] >= 0 && of[lanes - 1] == of[0] + lanes - 1) {
+          store(here, Value::load(from + of[0]));
+        } else {
+          for (int lane = 0; lane < lanes; ++lane) here[lane] = of[lane] < 0 ? 0 : Value::widen(from[of[lane]]);
+        }
+      }
+    }
+  }
+
+  void pack_row_from_pixels(real* to, const value* from, int64_t channels, int64_t all_channels) const {
+    const int64_t positions = layout.phases * layout.pitch;
+    int64_t channel = 0;
+    for (; channel + lanes <= channels; channel += lanes) {
+      for (int64_t column = 0; column < positions; column += lanes) {
+        vec block[lanes];
+        for (int lane = 0; lane < lanes; ++lane) {
+          const int32_t source = column_sources[column + lane];
+          block[lane] = source < 0 ? vec{} : Value::load(from + source * all_channels + channel);
+        }
+        transpose(block);
+        for (int lane = 0; lane < lanes; ++lane) store(to + (channel + lane) * layout.plane + column, block[lane]);
+      }
+    }
+    if (channel == channels) return;
+    for (int64_t column = 0; column < positions; ++column) {
+      const int32_t source = column_sources[column];
+      for (int64_t rest = channel; rest < channels; ++rest) {
+        to[rest * layout.plane + column] = source < 0 ? 0 : Value::widen(from[source * all_channels + rest]);
+      }
+    }
+  }
+
+  // A tile: `count` output channels times `vectors` vectors of outputs, `vector_step` apart in the
+  // planes: neighbours in one row, or one per row where rows are short.
+  template <int count, int vectors, bool is_adjacent>
+  __attribute__((noinline)) void run_tile(real* sums_out, const real* x, int64_t vector_step,
+                                          const real* weights, const real* bias,
+                                          const Shape& shape) const {
+    vec sums[count][vectors];
+#pragma GCC unroll 16
+    for (int channel = 0; channel < count; ++channel) {
+#pragma GCC unroll 16
+      for (int v = 0; v < vectors; ++v) {
+        sums[channel][v] = bias == nullptr ? vec{} : broadcast(bias[channel]);
+      }
+    }
+    const int64_t step = is_adjacent ? lanes : vector_step;
+    const int64_t taps = shape.window_rows() * shape.kernel_w, channels = shape.in_channels;
+    // Taps of the window, then channels: the same order as every other kernel.
+    for (int64_t tap = 0; tap < taps; ++tap) {
+      const real* from = x + tap_offsets[tap];
+      for (int64_t each = 0; each < channels; ++each) {
+        if constexpr (count <= vectors) {
+          vec held[count];
+#pragma GCC unroll 16
+          for (int channel = 0; channel < count; ++channel) held[channel] = broadcast(weights[channel]);
+#pragma GCC unroll 16
+          for (int v = 0; v < vectors; ++v) {
+            const vec values = load(from + v * step);
+#pragma GCC unroll 16
+            for (int channel = 0; channel < count; ++channel) accumulate(sums[channel][v], held[channel], values);
+          }
+        } else {
+          vec held[vectors];
+#pragma GCC unroll 16
+          for (int v = 0; v < vectors; ++v) held[v] = load(from + v * step);
+#pragma GCC unroll 16
+          for (int channel = 0; channel < count; ++channel) {
+            const vec weight = broadcast(weights[channel]);
+#pragma GCC unroll 16
+            for (int v = 0; v < vectors; ++v) accumulate(sums[channel][v], weight, held[v]);
+          }
+        }
+        from += layout.plane;
+        weights += count;
+      }
+    }
+#pragma GCC unroll 16
+    for (int channel = 0; channel < count; ++channel) {
+#pragma GCC unroll 16
+      for (int v = 0; v < vectors; ++v) store(sums_out + (channel * vectors + v) * lanes, sums[channel][v]);
+    }
+  }
+
+  // Finishes `vectors` neighbouring vectors of one channel, from column `column` of a row on.
+  template <class Activation>
+  void finish_line(value* output, const value* residual, int64_t channel, int64_t row,
+                   int64_t column, const real* sums, int64_t vectors, int64_t all_channels,
+                   const Sizes& sizes) const {
+    const int64_t line =
+        ((depth * sizes.step_d + sizes.first_d) * sizes.full_h + (first_row + row) * sizes.step_h + sizes.first_h) * sizes.full_w;
+    const int64_t start = line + (first_column + column) * sizes.step_w + sizes.first_w;
+    const int64_t base = channels_last ? (image * sizes.out_plane() + start) * all_channels + channel
+                                       : (image * all_channels + channel) * sizes.out_plane() + start;
+    if (!channels_last && sizes.step_w == 1) {
+      for (int64_t v = 0; v < vectors; ++v) {
+        finish<Value, Activation>(output, residual, base + v * lanes, load(sums + v * lanes), columns - column - v * lanes);
+      }
+      return;
+    }
+    const int64_t pixel_step = sizes.step_w * (channels_last ? all_channels : 1);
+    for (int64_t v = 0; v < vectors; ++v) {
+      const int64_t left = columns - column - v * lanes, present = left < lanes ? left : lanes;
+      const int64_t at = base + v * lanes * pixel_step;
+      vec sum = load(sums + v * lanes);
+      value narrow[lanes] = {};
+      if (residual != nullptr) {
+        for (int64_t lane = 0; lane < present; ++lane) narrow[lane] = residual[at + lane * pixel_step];
+        sum += Value::load(narrow);
+      }
+      Value::store(narrow, Activation::apply(sum));
+      for (int64_t lane = 0; lane < present; ++lane) output[at + lane * pixel_step] = narrow[lane];
+    }
+  }
+};
+
+}  // namespace shorthaul
