@@ -20,6 +20,7 @@ tensor([2., 2.])
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, NoReturn
 
 import torch
@@ -30,38 +31,99 @@ NAMESPACE = "shorthaul"
 _library: Any = torch.library.Library(NAMESPACE, "FRAGMENT")  # type: ignore[no-untyped-call]
 _transforms: Any = torch._C._functorch
 
+Overload = torch._ops.OpOverload[..., Any]
+
+# What the dispatcher looks at in an ordinary CPU tensor. Fake, sparse, quantised, negated, tracked
+# and wrapped tensors have more, or others. Should PyTorch's change, every call is dispatched.
+_dispatch_keys: Any = torch._C._dispatch_keys
+_is_profiling: Any = torch._C._autograd._profiler_enabled
+_KEYS = torch._C.DispatchKey
+_PLAIN_CPU = (
+    torch._C.DispatchKeySet(_KEYS.CPU)
+    .add(_KEYS.ADInplaceOrView)
+    .add(_KEYS.AutogradCPU)
+    .add(_KEYS.AutocastCPU)
+)
+
+
+@dataclass(frozen=True)
+class Gradient:
+    """What PyTorch must know of an operator to differentiate and to batch it."""
+
+    setup_context: Callable[..., None]
+    backward: Callable[..., Any]
+    batching_rule: Callable[..., Any]
+
 
 class Operator:
     """A defined operator, called as a function.
 
-    `overload` is what graphs contain. Under transforms that differentiate (`torch.func.grad`,
-    `jvp` and their like, or forward-mode automatic differentiation) the call goes through `function`
-    instead: the gradient that `torch.library.register_autograd` attaches to an operator refuses the
-    first and forgets tangents in the last, while an `autograd.Function` composes or says no.
+    `overload` is what graphs contain and what anything that watches PyTorch meets. How a call gets
+    to its kernel depends on what is going on:
+
+    ==========================================  ===================================================
+    plain CPU tensors, and nobody watches       the kernel itself, or `recorded` if a gradient is
+                                                needed: the dispatcher would take the same way in
+                                                twice and five times as long
+    anything else: tracing, other devices,      `overload`, by the dispatcher
+    subclasses, modes, autocast, profiling
+    `torch.func.grad`, `jvp`, forward mode      `transformed`: the gradient that the dispatcher
+                                                knows refuses the first and forgets the tangents
+                                                of the last
+    ==========================================  ===================================================
     """
 
     def __init__(
-        self,
-        overload: torch._ops.OpOverload[..., Any],
-        function: type[torch.autograd.Function] | None,  # None: it takes or returns lists
+        self, overload: Overload, cpu: Callable[..., Any], gradient: Gradient, *, has_autocast: bool
     ) -> None:
         self.overload = overload
-        self.function = function
+        self.cpu = cpu
+        self.has_autocast = has_autocast
+        types = [
+            str(each.type) for each in (*overload._schema.arguments, *overload._schema.returns)
+        ]
+        # An autograd.Function does not look into lists: their gradients would silently be zero.
+        self.has_lists = any("List[" in each and "Tensor" in each for each in types)
+        self.recorded = _make_recorded(overload, cpu, gradient)
+        self.transformed = _make_transformed(overload, gradient)
 
     def __call__(self, *arguments: Any) -> Any:
         """Run the operator, or record it in whatever graph is being traced."""
-        if (
-            torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0
-        ) and _is_differentiating():
-            return self._differentiate(arguments)
-        return self.overload(*arguments)
+        if torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0:
+            return self._transform(arguments)
+        if torch.compiler.is_compiling() or self._is_watched(arguments):
+            return self.overload(*arguments)
+        is_plain = needs_gradient = False
+        for each in arguments:
+            if isinstance(each, torch.Tensor):
+                is_plain = _dispatch_keys(each) == _PLAIN_CPU
+                if not is_plain:
+                    break
+                needs_gradient = needs_gradient or each.requires_grad
+        if not is_plain:
+            return self.overload(*arguments)
+        if needs_gradient and torch.is_grad_enabled():
+            return self.recorded.apply(*arguments)
+        return self.cpu(*arguments)
 
-    def _differentiate(self, arguments: tuple[Any, ...]) -> Any:
+    def _is_watched(self, arguments: tuple[Any, ...]) -> bool:
+        """Whether somebody would miss the call if the dispatcher did not see it."""
+        return (
+            self.has_lists
+            or torch._C._has_torch_function(arguments)
+            or torch._C._len_torch_dispatch_stack() > 0
+            or torch._C._get_tracing_state() is not None
+            or _is_profiling()
+            or (self.has_autocast and torch._C._is_any_autocast_enabled())
+        )
+
+    def _transform(self, arguments: tuple[Any, ...]) -> Any:
+        if not _is_differentiating():
+            return self.overload(*arguments)
         if torch.compiler.is_compiling():
             torch._dynamo.graph_break()
-        if self.function is not None:
-            return self.function.apply(*arguments)  # type: ignore[no-untyped-call]
-        # An autograd.Function does not look into lists: their gradients would silently be zero.
+        if not self.has_lists:
+            return self.transformed.apply(*arguments)  # type: ignore[no-untyped-call]
         if forward_ad._current_level >= 0:
             raise NotImplementedError(f"{self.overload} has no forward-mode derivative")
         return self.overload(*arguments)  # PyTorch refuses if a gradient has to pass
@@ -103,8 +165,9 @@ def define_operator(
 ) -> Operator:
     """Define `shorthaul::<schema>` and return the operator.
 
-    `cpu` and `cuda` compute; `fake` returns empty tensors of the right shape, dtype and strides,
-    from shapes alone. An operator with a gradient has `setup_context(ctx, inputs, output)` and
+    `cpu` and `cuda` compute, from values as the caller gave them: a tuple may arrive as a tuple or
+    as the schema's list. `fake` returns empty tensors of the right shape, dtype and strides, from
+    shapes alone. An operator with a gradient has `setup_context(ctx, inputs, output)` and
     `backward(ctx, *gradients)`, which itself is made of operators, so that it can be differentiated
     and compiled again; one without raises where a gradient would have to pass. `vmap(info, in_dims,
     *arguments)` is a batching rule as `torch.library.register_vmap` takes it; without one the batch
@@ -130,20 +193,19 @@ def define_operator(
     if cuda is not None:
         _library.impl(name, cuda, "CUDA")
     torch.library.register_fake(qualified, fake, lib=_library)
-    overload: torch._ops.OpOverload[..., Any] = getattr(getattr(torch.ops, NAMESPACE), name).default
-    gradient = backward or _make_refusal(qualified)
-    torch.library.register_autograd(qualified, gradient, setup_context=setup_context, lib=_library)
+    overload: Overload = getattr(getattr(torch.ops, NAMESPACE), name).default
     batching_rule = vmap or _run_element_by_element(overload)
+    gradient = Gradient(
+        setup_context or _keep_nothing, backward or _make_refusal(qualified), batching_rule
+    )
+    torch.library.register_autograd(
+        qualified, gradient.backward, setup_context=gradient.setup_context, lib=_library
+    )
     torch.library.register_vmap(qualified, batching_rule, lib=_library)
     if autocast is not None:
         for device in ("cpu", "cuda"):
             torch.library.register_autocast(qualified, device, autocast, lib=_library)
-    has_lists = any(
-        "List[" in str(each.type) and "Tensor" in str(each.type)
-        for each in (*parsed.arguments, *parsed.returns)
-    )
-    function = _make_function(overload, setup_context or _keep_nothing, gradient, batching_rule)
-    _operators[name] = Operator(overload, None if has_lists else function)
+    _operators[name] = Operator(overload, cpu, gradient, has_autocast=autocast is not None)
     return _operators[name]
 
 
@@ -163,23 +225,32 @@ def _make_refusal(qualified: str) -> Callable[..., NoReturn]:
     return refuse
 
 
-def _make_function(
-    overload: torch._ops.OpOverload[..., Any],
-    setup_context: Callable[..., None],
-    backward: Callable[..., Any],
-    vmap: Callable[..., Any],
-) -> type[torch.autograd.Function]:
+def _make_recorded(overload: Overload, cpu: Callable[..., Any], gradient: Gradient) -> type[Any]:
+    """The CPU kernel as an `autograd.Function`."""
+
+    def forward(ctx: Any, *arguments: Any) -> Any:
+        output = cpu(*arguments)
+        gradient.setup_context(ctx, arguments, output)
+        return output
+
+    methods = {"forward": staticmethod(forward), "backward": staticmethod(gradient.backward)}
+    # What `torch.autograd.Function` itself stands on; it would look for transforms, which is done.
+    single_level = torch.autograd.function._SingleLevelFunction
+    return type(f"{overload._opname}_recorded", (single_level,), methods)
+
+
+def _make_transformed(overload: Overload, gradient: Gradient) -> type[torch.autograd.Function]:
     """The operator as an `autograd.Function` in the form that `torch.func` accepts."""
     methods: dict[str, Any] = {
         "forward": staticmethod(lambda *arguments: overload(*arguments)),
-        "setup_context": staticmethod(setup_context),
-        "backward": staticmethod(backward),
-        "vmap": staticmethod(vmap),
+        "setup_context": staticmethod(gradient.setup_context),
+        "backward": staticmethod(gradient.backward),
+        "vmap": staticmethod(gradient.batching_rule),
     }
-    return type(f"{overload._opname}_function", (torch.autograd.Function,), methods)
+    return type(f"{overload._opname}_transformed", (torch.autograd.Function,), methods)
 
 
-def _run_element_by_element(overload: torch._ops.OpOverload[..., Any]) -> Callable[..., Any]:
+def _run_element_by_element(overload: Overload) -> Callable[..., Any]:
     """A batching rule for operators that have none of their own: correct, not fast."""
 
     def rule(info: Any, in_dims: Sequence[Any], *arguments: Any) -> Any:
