@@ -1,8 +1,5 @@
 """`sh.explain` asks whatever can tell how it came to be."""
 
-import doctest
-import sys
-
 import pytest
 
 import shorthaul as sh
@@ -15,10 +12,6 @@ class Layer:
 
     def explain(self) -> str:
         return "program, then kernel"
-
-
-def test_the_examples_run() -> None:
-    assert doctest.testmod(sys.modules[Explainable.__module__]).failed == 0
 
 
 def test_whatever_has_stages_is_asked() -> None:

@@ -1,9 +1,7 @@
 """Second-best ways are told once and remembered."""
 
-import doctest
 import logging
 import os
-import sys
 import threading
 
 import pytest
@@ -15,10 +13,6 @@ from shorthaul.fallbacks import Fallback, note_fallback, taken_fallbacks
 @pytest.fixture(autouse=True)
 def _nothing_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fallbacks, "_taken", {})
-
-
-def test_the_examples_run() -> None:
-    assert doctest.testmod(sys.modules[note_fallback.__module__]).failed == 0
 
 
 def test_a_fallback_is_logged_once_and_remembered(caplog: pytest.LogCaptureFixture) -> None:

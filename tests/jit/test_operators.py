@@ -1,14 +1,15 @@
 """Operators meet every part of PyTorch that a model may meet, and lose no gradient in silence."""
 
 import copy
-import doctest
 import pickle
-import sys
 from typing import Any
 
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.autograd import forward_ad, gradcheck, gradgradcheck
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from shorthaul.jit import (
     CppSource,
@@ -19,7 +20,6 @@ from shorthaul.jit import (
     define_operator,
     load_kernel,
 )
-from shorthaul.jit.operators import Operator
 
 # PyTorch's forward mode scripts its own decompositions at its first use.
 forward_mode = pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning")
@@ -92,10 +92,6 @@ def total(x: torch.Tensor) -> torch.Tensor:
 
 def plain_total(x: torch.Tensor) -> torch.Tensor:
     return (2.0 * x**3).sum()
-
-
-def test_the_examples_run() -> None:
-    assert doctest.testmod(sys.modules[Operator.__module__]).failed == 0
 
 
 def test_it_computes() -> None:
@@ -326,6 +322,127 @@ def test_a_gradient_that_would_have_to_pass_it_is_an_error(differentiate: Any) -
         "shorthaul::test_ranked has no gradient, but backward reached it.\n"
         "  Detach its inputs, or its result, if it is meant to be a constant."
     )
+
+
+# ---- whoever watches sees the operator, although a plain call goes past the dispatcher
+
+
+class Watching(TorchDispatchMode):
+    """Keeps the operators that pass by."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[Any] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.seen.append(func)
+        return func(*args, **(kwargs or {}))
+
+
+class WatchingFunctions(TorchFunctionMode):
+    """Keeps the functions that are called."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[Any] = []
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.seen.append(func)
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("requires_grad", [False, True])
+@pytest.mark.parametrize("mode", [Watching, WatchingFunctions])
+def test_modes_see_it(mode: type[Any], requires_grad: bool) -> None:
+    with mode() as watching:
+        cube(X.clone().requires_grad_(requires_grad), 2.0)
+    assert cube.overload in watching.seen
+
+
+@pytest.mark.parametrize("requires_grad", [False, True])
+def test_profiles_show_it(requires_grad: bool) -> None:
+    x = X.clone().requires_grad_(requires_grad)
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+        cube(x, 2.0)
+    assert "shorthaul::test_cube" in [event.key for event in profile.key_averages()]
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.trace:DeprecationWarning")
+def test_traces_hold_it() -> None:
+    traced = torch.jit.trace(lambda x: cube(x, 2.0), (X,), check_trace=False)
+    assert "shorthaul::test_cube" in str(traced.graph)
+
+
+def test_symbolic_traces_hold_it() -> None:
+    assert "test_cube" in torch.fx.symbolic_trace(Cubed()).code
+
+
+def test_fake_tensors_stay_fake() -> None:
+    with FakeTensorMode() as mode:
+        out = cube(torch.empty(3), 2.0)
+    assert out.fake_mode is mode
+    assert cube(out, 2.0).fake_mode is mode  # also outside of the mode
+
+
+def test_a_subclass_sees_it() -> None:
+    seen: list[Any] = []
+
+    class Watched(torch.Tensor):
+        @classmethod
+        def __torch_function__(
+            cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            seen.append(func)
+            return super().__torch_function__(func, types, args, kwargs or {})
+
+    assert isinstance(cube(X.as_subclass(Watched), 2.0), Watched)
+    assert cube.overload in seen
+
+
+def test_a_negated_view_is_resolved_first() -> None:
+    assert cube(torch._neg_view(X), 2.0).equal(-2 * X**3)
+
+
+@pytest.mark.parametrize("guard", [torch.no_grad, torch.inference_mode])
+def test_no_gradient_is_kept_where_none_is_wanted(guard: Any) -> None:
+    x = X.clone().requires_grad_()
+    with guard():
+        assert not cube(x, 2.0).requires_grad
+        assert cube(torch.ones(2), 2.0).tolist() == [2, 2]
+    assert not cube(X, 2.0).requires_grad
+    assert cube(x, 2.0).requires_grad
+
+
+def test_saved_tensors_go_through_their_hooks() -> None:
+    saved: list[torch.Tensor] = []
+    x = X.clone().requires_grad_()
+
+    def keep(tensor: torch.Tensor) -> torch.Tensor:
+        saved.append(tensor)
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        cube(x, 2.0).sum().backward()
+    assert len(saved) == 1
+    assert saved[0].data_ptr() == x.data_ptr()
+
+
+@pytest.mark.parametrize("way", ["dispatched", "straight"])
+def test_both_ways_keep_the_same_gradient(way: str) -> None:
+    x = X.clone().requires_grad_()
+    out = cube(x, 2.0) if way == "straight" else cube.overload(x, 2.0)
+    assert out.equal(2 * X**3)
+    assert (type(out.grad_fn).__name__ == "test_cube_recordedBackward") is (way == "straight")
+    (gradient,) = torch.autograd.grad(out.sum(), x)
+    assert gradient.equal(6 * X * X)
+
+
+def test_an_operator_without_tensors_is_dispatched() -> None:
+    counted = define_operator(
+        "test_counted(int k) -> Tensor", cpu=torch.ones, fake=lambda k: torch.empty(k)
+    )
+    with pytest.raises(NotImplementedError, match="no tensor arguments"):
+        counted(3)
 
 
 # ---- several tensors, lists, and none

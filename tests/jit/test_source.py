@@ -1,7 +1,6 @@
 """Generated C++ as a value: prototypes, headers, and a digest of everything that matters."""
 
 import dataclasses
-import doctest
 from pathlib import Path
 
 import pytest
@@ -27,10 +26,6 @@ TOOLCHAIN = Toolchain(("/usr/bin/g++",), "g++ 12.2.0", Processor("x86_64 Some CP
 
 def digest(source: CppSource = SCALE, toolchain: Toolchain = TOOLCHAIN) -> str:
     return source.digest(toolchain.fingerprint)
-
-
-def test_the_examples_run() -> None:
-    assert doctest.testmod(source_module).failed == 0
 
 
 def test_a_prototype_shows_every_kind_of_argument() -> None:
