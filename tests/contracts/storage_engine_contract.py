@@ -485,6 +485,17 @@ class StorageEngineContract:
             assert stats.largest_in_flight_bytes == 4 * MEBIBYTE
             assert stats.in_flight_bytes == 0
 
+    def test_a_demand_is_not_kept_out_by_what_is_longer_than_the_bound(self, tmp_path):
+        with (
+            self.open_engine(in_flight_bytes=4096) as engine,
+            self.file_with(tmp_path, content_of(MEBIBYTE)) as file,
+        ):
+            with paused(engine):
+                long = engine.read(file, 0, bytearray(MEBIBYTE), priority=Priority.PREFETCH)
+                demand = engine.read(file, 0, bytearray(MEBIBYTE))  # would wait for ever
+            long.wait(PATIENCE_SECONDS)
+            demand.wait(PATIENCE_SECONDS)
+
     def test_a_request_beyond_the_bound_goes_alone(self, tmp_path):
         with (
             self.open_engine(in_flight_bytes=4096) as engine,

@@ -2,25 +2,140 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import functools
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from shorthaul.errors import StorageError
-from shorthaul.storage import BufferPool, StorageFile, ThreadEngine, open_file
+from shorthaul.fallbacks import taken_fallbacks
+from shorthaul.storage import (
+    BufferPool,
+    Failure,
+    StorageFile,
+    ThreadEngine,
+    Ticket,
+    open_file,
+)
+from shorthaul.storage.uring_engine import RingLibrary, load_library
 from tests.contracts.storage_engine_contract import (
     MEBIBYTE,
     PATIENCE_SECONDS,
     StorageEngineContract,
     content_of,
 )
+from tests.storage.injected_library import as_answers, load_injected_library
 
 
 class TestThreadEngine(StorageEngineContract):
     def open_engine(self, **options: object) -> ThreadEngine:
         return ThreadEngine(**options)  # type: ignore[arg-type]
+
+
+class PlainThreadEngine(ThreadEngine):
+    """As where nothing can be compiled: batches are read by Python."""
+
+    _library = None
+
+
+class TestThreadEngineWithoutCompiler(StorageEngineContract):
+    def open_engine(self, **options: object) -> PlainThreadEngine:
+        return PlainThreadEngine(**options)  # type: ignore[arg-type]
+
+
+class InjectedEngine(ThreadEngine):
+    """Batches are read by a loop whose system calls answer as a test says."""
+
+    @functools.cached_property
+    def _library(self) -> RingLibrary:
+        return load_injected_library()
+
+    def inject(self, *results: int) -> None:
+        self._library.read_inject(*as_answers(results))
+
+
+class TestBatches:
+    """What the kernel answers rarely, it answers here; a depth of 1 keeps the order."""
+
+    def read(self, directory: Path, *results: int) -> tuple[Ticket, bytearray, bytes]:
+        content = content_of(64 * 1024)
+        path = directory / "content"
+        path.write_bytes(content)
+        target = bytearray(64 * 1024)
+        places = np.arange(64) * 1024
+        with InjectedEngine(depth=1) as engine, open_file(path) as file:
+            engine.inject(*results)
+            ticket = engine.read_many(file, places, 1024, target, places)
+            with contextlib.suppress(StorageError):  # raised again when the test waits
+                ticket.wait(PATIENCE_SECONDS)
+            return ticket, target, content
+
+    @pytest.mark.parametrize(
+        "results",
+        [
+            [1, 100, 0, 1023],
+            [-errno.EINTR, -errno.EINTR],
+            [-errno.EAGAIN, 0, -errno.EAGAIN],
+        ],
+        ids=["short", "interrupted", "try again"],
+    )
+    def test_what_can_go_on_goes_on(self, tmp_path, results):
+        ticket, target, content = self.read(tmp_path, *results)
+        assert ticket.result() == len(content)
+        assert target == content
+
+    def test_every_failure_is_known(self, tmp_path):
+        ticket, target, content = self.read(tmp_path, 0, -errno.EIO, 100, -errno.ENXIO)
+        with pytest.raises(StorageError, match="2 of 64 requests failed") as raised:
+            ticket.wait(PATIENCE_SECONDS)
+        assert raised.value.errno == errno.EIO
+        assert ticket.failures == (
+            Failure(1, 1024, 1024, 0, errno.EIO),
+            Failure(2, 2048, 1024, 100, errno.ENXIO),
+        )
+        assert target[3072:] == content[3072:]
+
+    def test_trying_again_ends(self, tmp_path):
+        ticket, *_ = self.read(tmp_path, *[-errno.EAGAIN] * 1000)
+        with pytest.raises(StorageError) as raised:
+            ticket.wait(PATIENCE_SECONDS)
+        assert raised.value.errno == errno.EAGAIN
+
+    def test_a_direct_call_that_is_refused_is_made_buffered_and_said(self, tmp_path, caplog):
+        path = tmp_path / "content"
+        path.write_bytes(content_of(8192))
+        with (
+            InjectedEngine(depth=1) as engine,
+            open_file(path) as file,
+            BufferPool("1MiB") as pool,
+        ):
+            if not file.is_direct:
+                pytest.skip("no direct requests here")
+            target = pool.take(8192)
+            engine.inject(-errno.EINVAL)
+            assert engine.read_many(file, [0, 4096], 4096, target, [0, 4096]).result() == 8192
+            assert target.memory.tobytes() == content_of(8192)
+            assert not file.is_direct
+        assert "using buffered requests" in caplog.text
+
+
+def test_without_a_compiler_batches_go_through_python(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("CXX", "/nowhere/c++")
+    load_library.cache_clear()
+    try:
+        with ThreadEngine() as engine, open_file(tmp_path, "scratch") as file:
+            engine.write(file, 0, content_of(100)).wait(PATIENCE_SECONDS)
+            target = bytearray(20)
+            engine.read_many(file, [0, 50], 10, target, [0, 10]).wait(PATIENCE_SECONDS)
+            assert target == content_of(100)[:10] + content_of(100)[50:60]
+    finally:
+        load_library.cache_clear()
+    assert "batches of the thread engine" in {each.what for each in taken_fallbacks()}
 
 
 class HesitantEngine(ThreadEngine):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import errno
-import functools
 import os
 import signal
 import struct
@@ -20,7 +19,7 @@ from shorthaul.fallbacks import taken_fallbacks
 from shorthaul.settings import settings
 from shorthaul.storage import BufferPool, ThreadEngine, UringEngine, open_engine, open_file
 from shorthaul.storage import uring_engine as module
-from shorthaul.storage.uring_engine import RingLibrary, emit_ring
+from shorthaul.storage.uring_engine import RingLibrary
 from tests.contracts.storage_engine_contract import (
     MEBIBYTE,
     PATIENCE_SECONDS,
@@ -29,6 +28,7 @@ from tests.contracts.storage_engine_contract import (
     in_child,
     paused,
 )
+from tests.storage.injected_library import NOTHING_MOVED, as_answers, load_injected_library
 
 
 def _why_not() -> str:
@@ -48,23 +48,14 @@ class TestUringEngine(StorageEngineContract):
         return UringEngine(**options)  # type: ignore[arg-type]
 
 
-@functools.cache
-def _library_with_injection() -> RingLibrary:
-    library = RingLibrary(emit_ring(definitions="#define SHORTHAUL_INJECT 1\n"))
-    library.ring_inject = ctypes.CDLL(str(library.path)).ring_inject
-    library.ring_inject.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64]
-    return library
-
-
 class InjectedEngine(UringEngine):
     """A ring compiled so that tests can say what the next completions are."""
 
     def _find_library(self) -> RingLibrary:
-        return _library_with_injection()
+        return load_injected_library()
 
     def inject(self, *results: int) -> None:
-        values = (ctypes.c_int64 * len(results))(*results)
-        self._library.ring_inject(self._ring, values, len(results))
+        self._library.ring_inject(self._ring, *as_answers(results))
 
 
 @pytest.fixture
@@ -159,7 +150,7 @@ class TestCompletions:
 
     def test_a_write_that_moves_nothing_is_an_error(self, injected, tmp_path):
         with open_file(tmp_path, "scratch") as file:
-            injected.inject(2**62)
+            injected.inject(NOTHING_MOVED)
             with pytest.raises(StorageError) as raised:
                 injected.write(file, 0, bytes(10)).wait(PATIENCE_SECONDS)
             assert raised.value.errno == errno.EIO
@@ -315,14 +306,14 @@ class TestChoosing:
 
     def test_without_a_compiler_threads_take_over(self, monkeypatch, caplog):
         monkeypatch.setenv("CXX", "/nowhere/c++")
-        module._load_library.cache_clear()
+        module.load_library.cache_clear()
         try:
             with settings.override(engine="auto"), open_engine() as engine:
                 assert isinstance(engine, ThreadEngine)
             with pytest.raises(EngineUnavailableError, match=r"no C\+\+ compiler was found"):
                 open_engine("uring")
         finally:
-            module._load_library.cache_clear()
+            module.load_library.cache_clear()
         assert any(
             each.what == "storage engine" and each.instead == "threads"
             for each in taken_fallbacks()
@@ -330,7 +321,7 @@ class TestChoosing:
 
     @needs_uring
     def test_where_io_uring_is_forbidden_threads_take_over(self):
-        module._load_library()
+        module.load_library()
 
         def work() -> None:
             _forbid_io_uring()

@@ -241,7 +241,6 @@ class BufferPool:
         if self._is_closed:
             raise ValueError("this buffer pool is closed")
         self._collect()
-        _report_forgotten_pools()
         kept = self._free.get(class_bytes)
         if kept:
             return kept.pop()  # the one used last is the warmest
@@ -298,9 +297,8 @@ class BufferPool:
         self.close()
 
     def __del__(self) -> None:
-        # The garbage collector may call this inside the meter, so the meter is told later.
         if getattr(self, "mapped_bytes", 0):
-            _forgotten.put((-self.mapped_bytes, self.why))
+            record_kept(-self.mapped_bytes, self.why)
 
     def __repr__(self) -> str:
         lent, budget = format_bytes(self._lent_bytes), format_bytes(self.budget_bytes)
@@ -308,13 +306,6 @@ class BufferPool:
 
 
 _pools: weakref.WeakSet[BufferPool] = weakref.WeakSet()
-_forgotten: queue.SimpleQueue[tuple[int, str]] = queue.SimpleQueue()
-
-
-def _report_forgotten_pools() -> None:
-    with contextlib.suppress(queue.Empty):
-        while True:
-            record_kept(*_forgotten.get_nowait())
 
 
 def _start_pools_afresh() -> None:

@@ -49,6 +49,8 @@ _log = logging.getLogger("shorthaul")
 
 Action = Literal["read", "write"]
 
+IN_FLIGHT_BYTES = 512 * 2**20
+PAUSE_LIMIT_SECONDS = 5.0  # a disk that hangs must not hang a fork
 END_OF_FILE = 0  # in place of an errno: the file ended before the range did
 
 

@@ -22,9 +22,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from shorthaul.storage.engine import END_OF_FILE, Action, StorageEngine
-from shorthaul.storage.thread_engine import (
-    IN_FLIGHT_BYTES,
+from shorthaul.storage.engine import END_OF_FILE, IN_FLIGHT_BYTES, Action, StorageEngine
+from shorthaul.storage.queue_engine import (
     Job,
     Outcome,
     OuterEngine,

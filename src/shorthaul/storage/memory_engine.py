@@ -11,10 +11,9 @@ import os
 import threading
 import weakref
 
-from shorthaul.storage.engine import END_OF_FILE
+from shorthaul.storage.engine import END_OF_FILE, IN_FLIGHT_BYTES
 from shorthaul.storage.file import StorageFile
-from shorthaul.storage.thread_engine import (
-    IN_FLIGHT_BYTES,
+from shorthaul.storage.queue_engine import (
     Job,
     Outcome,
     QueueEngine,

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import time
 
-from shorthaul.storage.engine import Batch, StorageEngine
-from shorthaul.storage.thread_engine import IN_FLIGHT_BYTES, Job, OuterEngine, Piece
+from shorthaul.storage.engine import IN_FLIGHT_BYTES, Batch, StorageEngine
+from shorthaul.storage.queue_engine import Job, OuterEngine, Piece
 from shorthaul.units import format_seconds
 
 # Short sleeps are inexact, so the disk may be busy this far ahead before nothing more is started.
@@ -57,12 +57,9 @@ class ThrottledEngine(OuterEngine):
     def _take_piece(self) -> Piece | None:
         piece = super()._take_piece()
         if piece is not None:
-            job, first, last = piece
-            batch = job.request.batch
-            length_bytes = last - first if batch is None else batch.lengths_bytes[first:last].sum()
             begin = max(time.monotonic(), self._free_at)
-            self._free_at = begin + float(length_bytes) / self.bytes_per_second
-            self._done_at[job, first] = self._free_at + self.latency_seconds
+            self._free_at = begin + piece.length_bytes / self.bytes_per_second
+            self._done_at[piece.job, piece.first] = self._free_at + self.latency_seconds
         return piece
 
     def _run_piece(self, piece: Piece) -> None:

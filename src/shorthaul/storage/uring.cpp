@@ -1,4 +1,5 @@
-// One io_uring and the thread that owns it: jobs in, finished jobs out.
+// Transfers outside of Python: an io_uring with the thread that owns it, and, at the end of the file,
+// the loop that the thread engine runs where there is no io_uring.
 //
 //   Python thread --submit--> three queues by priority --worker--> ring --> disk
 //   Python thread <--wait---- a word for each job     <--worker--- ring <-- disk
@@ -100,7 +101,7 @@ constexpr int kPriorities = 3;
 constexpr int64_t kDemand = 0;
 constexpr int64_t kEndOfFile = 0;            // in place of an errno
 constexpr int64_t kSmallestBody = 64 * 1024;  // as SMALLEST_BODY_BYTES in file.py
-constexpr int kMostAttempts = 1000;           // as in thread_engine.py
+constexpr int kMostAttempts = 1000;           // as MOST_ATTEMPTS in thread_engine.py
 
 enum State : uint32_t { kQueued, kStarted, kDone, kCancelled, kClosed };
 
@@ -116,6 +117,27 @@ struct File {
     int direct, buffered;  // descriptors; direct is -1 where there is none
     int64_t alignment, memory_alignment;
 };
+
+struct Part {
+    bool is_direct;
+    int64_t length;
+};
+
+// The next transfer of a range: direct where aligned, else buffered; as choose_part in file.py.
+Part choose_part(const File& file, int64_t offset, int64_t length, const uint8_t* address) {
+    if (file.direct < 0 || offset % file.alignment != 0 ||
+        reinterpret_cast<uintptr_t>(address) % static_cast<uintptr_t>(file.memory_alignment) != 0) {
+        return {false, length};
+    }
+    int64_t tail = length % file.alignment;
+    if (tail != 0 && length - tail < kSmallestBody) return {false, length};
+    return {true, length - tail};
+}
+
+void pause_briefly() {
+    timespec millisecond{0, 1000000};
+    nanosleep(&millisecond, nullptr);
+}
 
 struct Job {
     int64_t id = 0;
@@ -147,7 +169,6 @@ struct Slot {
     size_t range;
     int64_t offset, left;
     uint8_t* address;
-    uint32_t asked;
     int attempts;
     bool is_direct, was_refused;
     bool is_counted_low;  // against the window of the less urgent
@@ -215,6 +236,7 @@ class Engine {
         if (broken_) return -broken_;
         asked_ += static_cast<int64_t>(job->ranges.size());
         in_flight_ += job->bytes;
+        if (job->priority == kDemand) demand_in_flight_ += job->bytes;
         largest_in_flight_ = std::max(largest_in_flight_, in_flight_);
         jobs_[job->id] = job;
         while (!job->is_handed_out() && job->ranges[job->next_range].length == 0) ++job->next_range;
@@ -256,11 +278,11 @@ class Engine {
         return outcome;
     }
 
-    // facts: state, moved, refused, failures. False when it is not known any more.
+    // facts: state, moved, refused, failures. False when it is not done, or not known any more.
     bool facts_of(int64_t id, int64_t* facts) {
         std::lock_guard<std::mutex> lock(mutex_);
         auto found = jobs_.find(id);
-        if (found == jobs_.end()) return false;
+        if (found == jobs_.end() || found->second->state.load() < kDone) return false;
         const Job& job = *found->second;
         facts[0] = job.state.load();
         facts[1] = job.moved;
@@ -335,7 +357,7 @@ class Engine {
         {
             std::lock_guard<std::mutex> lock(mutex_);
             is_paused_.store(true);
-            is_quiet_.store(0);
+            is_quiet_.store(has_ended_);
         }
         ring_bell();
         int64_t stop = now_nanoseconds() + nanoseconds;
@@ -394,9 +416,14 @@ class Engine {
     bool may_enter(const Job& job, std::pair<int64_t, int64_t> place) const {
         if (is_closing_ || broken_) return true;  // to be told so
         if (!waiting_.empty() && *waiting_.begin() < place) return false;
-        int64_t limit = in_flight_limit_;
-        if (job.priority != kDemand) limit -= limit / 4;  // prefetches and writes never fill it all
-        return in_flight_ == 0 || in_flight_ + job.bytes <= limit;  // what never fits goes alone
+        // As has_room in queue_engine.py.
+        int64_t reserve = in_flight_limit_ / 4, low_limit = in_flight_limit_ - reserve;
+        bool fits = in_flight_ + job.bytes <= in_flight_limit_;
+        if (job.priority == kDemand) {
+            return fits || demand_in_flight_ == 0 || demand_in_flight_ + job.bytes <= reserve;
+        }
+        int64_t low = in_flight_ - demand_in_flight_;
+        return (fits && low + job.bytes <= low_limit) || (low == 0 && job.bytes > low_limit);
     }
 
     void tell_room() {
@@ -407,6 +434,7 @@ class Engine {
     void finish(Job& job, State state) {
         if (job.failures.size() > 1) keep_first_failures(job.failures);
         in_flight_ -= job.bytes;
+        if (job.priority == kDemand) demand_in_flight_ -= job.bytes;
         (job.is_write ? written_ : read_) += job.moved;
         failed_ += static_cast<int64_t>(job.failures.size());
         job.state.store(state);
@@ -608,29 +636,18 @@ class Engine {
         }
     }
 
-    // Puts the next part of a slot into the ring: direct where aligned, else buffered; the same
-    // choice as choose_part in file.py.
+    // Puts the next part of a slot into the ring.
     void transfer(uint32_t number) {
         Slot& slot = slots_[number];
         const Job& job = *slot.job;
-        const File& file = job.file;
-        int64_t length = slot.left;
-        slot.is_direct = false;
-        if (file.direct >= 0 && !slot.was_refused && slot.offset % file.alignment == 0 &&
-            reinterpret_cast<uintptr_t>(slot.address) % file.memory_alignment == 0) {
-            int64_t tail = slot.left % file.alignment;
-            if (tail == 0 || slot.left - tail >= kSmallestBody) {
-                slot.is_direct = true;
-                length -= tail;
-            }
-        }
-        slot.asked = static_cast<uint32_t>(length);
+        Part part = choose_part(job.file, slot.offset, slot.left, slot.address);
+        slot.is_direct = part.is_direct && !slot.was_refused;
         SubmissionEntry& entry = next_entry();
         entry.opcode = job.is_write ? kWrite : kRead;
-        entry.descriptor = slot.is_direct ? file.direct : file.buffered;
+        entry.descriptor = slot.is_direct ? job.file.direct : job.file.buffered;
         entry.offset = static_cast<uint64_t>(slot.offset);
         entry.address = reinterpret_cast<uint64_t>(slot.address);
-        entry.length = slot.asked;
+        entry.length = static_cast<uint32_t>(part.length);
         entry.user_data = number;
         auto& counter = slot.is_direct ? direct_ : buffered_;
         counter.store(counter.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
@@ -673,11 +690,6 @@ class Engine {
             again.swap(retries_);
             for (uint32_t number : again) transfer(number);
         }
-    }
-
-    static void pause_briefly() {
-        timespec millisecond{0, 1000000};
-        nanosleep(&millisecond, nullptr);
     }
 
     bool has_work_to_take() {
@@ -795,6 +807,7 @@ class Engine {
         } else {
             drop_queued();
         }
+        has_ended_ = true;
         is_quiet_.store(1);
         wake_all(is_quiet_);
         tell_room();
@@ -808,8 +821,9 @@ class Engine {
     std::set<std::pair<int64_t, int64_t>> waiting_;           // priority and arrival, for room
     std::vector<int64_t> finished_;
     int64_t arrivals_ = 0, asked_ = 0, read_ = 0, written_ = 0, failed_ = 0;
-    int64_t in_flight_ = 0, largest_in_flight_ = 0;
-    bool is_closing_ = false, is_over_ = false, is_listening_ = false;
+    int64_t in_flight_ = 0, demand_in_flight_ = 0, largest_in_flight_ = 0;
+    bool is_closing_ = false, is_over_ = false, has_ended_ = false;
+    bool is_listening_ = false;
     std::atomic<int> broken_{0};
     std::atomic<uint32_t> room_{0}, finished_word_{0}, ready_{0}, is_quiet_{0};
     std::atomic<int64_t> queued_{0}, direct_{0}, buffered_{0}, enter_calls_{0};
@@ -834,6 +848,59 @@ class Engine {
 };
 
 Engine& at(void* engine) { return *static_cast<Engine*>(engine); }
+
+// ---------------------------------------------------------------- without a ring
+
+#ifdef SHORTHAUL_INJECT
+std::mutex call_mutex;
+std::deque<int64_t> call_answers;  // as for `inject`
+#endif
+
+// One system call: bytes read, or a negative errno.
+int64_t read_once(int descriptor, uint8_t* address, int64_t length, int64_t offset) {
+#ifdef SHORTHAUL_INJECT
+    std::lock_guard<std::mutex> lock(call_mutex);
+    if (!call_answers.empty()) {
+        int64_t said = call_answers.front();
+        call_answers.pop_front();
+        if (said < 0) return said;
+        if (said > 0) length = std::min(length, said);
+    }
+#endif
+    ssize_t count = ::pread(descriptor, address, static_cast<size_t>(length), offset);
+    return count < 0 ? -errno : count;
+}
+
+struct RangeOutcome {
+    int64_t moved = 0, direct = 0, buffered = 0, refused = 0;
+    int64_t code = -1;  // an errno or kEndOfFile where it failed
+};
+
+RangeOutcome read_range(const File& file, const Range& range, uint8_t* address) {
+    RangeOutcome outcome;
+    bool was_refused = false;
+    for (int attempts = 0; outcome.moved < range.length;) {
+        int64_t offset = range.offset + outcome.moved;
+        uint8_t* place = address + outcome.moved;
+        Part part = choose_part(file, offset, range.length - outcome.moved, place);
+        bool is_direct = part.is_direct && !was_refused;
+        ++(is_direct ? outcome.direct : outcome.buffered);
+        int64_t count =
+            read_once(is_direct ? file.direct : file.buffered, place, part.length, offset);
+        if (count > 0) {
+            outcome.moved += count;
+            outcome.refused += was_refused;
+        } else if (count == -EINVAL && is_direct) {
+            was_refused = true;
+        } else if (count == -EAGAIN && ++attempts < kMostAttempts) {
+            pause_briefly();
+        } else if (count != -EINTR) {
+            outcome.code = count < 0 ? -count : kEndOfFile;
+            break;
+        }
+    }
+    return outcome;
+}
 
 }  // namespace
 
@@ -916,9 +983,41 @@ void ring_close(void* engine) { at(engine).close(); }
 
 void ring_free(void* engine) { delete static_cast<Engine*>(engine); }
 
+// Ranges `first` to `last` of a batch, one after another. facts: moved, direct, buffered, refused.
+// Writes five numbers for each range that failed, and returns how many did.
+int64_t read_ranges(int64_t direct, int64_t buffered, int64_t alignment, int64_t memory_alignment,
+                    void* memory, void* offsets, void* lengths, void* positions, int64_t first,
+                    int64_t last, void* facts, void* failures) {
+    const File file{static_cast<int>(direct), static_cast<int>(buffered), alignment,
+                    memory_alignment};
+    auto* sums = static_cast<int64_t*>(facts);
+    auto* failed = static_cast<Failure*>(failures);
+    int64_t count = 0;
+    for (int64_t i = first; i < last; ++i) {
+        const Range range{static_cast<int64_t*>(offsets)[i], static_cast<int64_t*>(lengths)[i],
+                          static_cast<int64_t*>(positions)[i]};
+        RangeOutcome outcome =
+            read_range(file, range, static_cast<uint8_t*>(memory) + range.position);
+        sums[0] += outcome.moved;
+        sums[1] += outcome.direct;
+        sums[2] += outcome.buffered;
+        sums[3] += outcome.refused;
+        if (outcome.code >= 0) {
+            failed[count++] = {i, range.offset, range.length, outcome.moved, outcome.code};
+        }
+    }
+    return count;
+}
+
 #ifdef SHORTHAUL_INJECT
 extern "C" __attribute__((visibility("default"))) void ring_inject(void* engine, void* results,
                                                                    int64_t count) {
     at(engine).inject(static_cast<int64_t*>(results), count);
+}
+
+extern "C" __attribute__((visibility("default"))) void read_inject(void* results, int64_t count) {
+    std::lock_guard<std::mutex> lock(call_mutex);
+    auto* answers = static_cast<int64_t*>(results);
+    call_answers.assign(answers, answers + count);
 }
 #endif

@@ -27,12 +27,19 @@ from shorthaul.errors import (
 )
 from shorthaul.jit import CppSource, Function, NumberArgument, load_kernel
 from shorthaul.meter import record_stall
-from shorthaul.storage.engine import EngineStats, Failure, Request, StorageEngine, Ticket
-from shorthaul.storage.thread_engine import IN_FLIGHT_BYTES, PAUSE_LIMIT_SECONDS
+from shorthaul.storage.engine import (
+    IN_FLIGHT_BYTES,
+    PAUSE_LIMIT_SECONDS,
+    EngineStats,
+    Failure,
+    Request,
+    StorageEngine,
+    Ticket,
+)
 from shorthaul.units import parse_bytes
 
 # As `State` in uring.cpp.
-_DONE, _CANCELLED, _CLOSED = 2, 3, 4
+_CANCELLED, _CLOSED = 3, 4
 
 _REASONS = {
     errno.EPERM: "io_uring is forbidden here, by the sysctl kernel.io_uring_disabled or by a container",
@@ -82,6 +89,11 @@ _SLOW = (
     _function("ring_pause", "engine* nanoseconds", "int64"),
     _function("ring_close", "engine*"),
     _function("ring_free", "engine*"),
+    _function(
+        "read_ranges",
+        f"{_FILE} memory* offsets* lengths* positions* first last facts* failures*",
+        "int64",
+    ),
 )
 _TYPES: dict[str, Any] = {
     "int64": ctypes.c_int64,
@@ -126,7 +138,8 @@ class RingLibrary:
 
 
 @functools.cache
-def _load_library() -> RingLibrary:
+def load_library() -> RingLibrary:
+    """The functions, compiled when this user has never needed them on this machine."""
     return RingLibrary(emit_ring())
 
 
@@ -151,7 +164,7 @@ class UringEngine(StorageEngine):
         depth: int = 256,
         in_flight_bytes: int | str = IN_FLIGHT_BYTES,
         piece_bytes: int = 2 * 2**20,
-        window_bytes: int | str = 32 * 2**20,
+        window_bytes: int | str = 16 * 2**20,
     ) -> None:
         in_flight_limit_bytes = parse_bytes(in_flight_bytes)
         if not 1 <= depth <= 4096 or in_flight_limit_bytes < 1:
@@ -178,7 +191,7 @@ class UringEngine(StorageEngine):
         super().__init__()
 
     def _find_library(self) -> RingLibrary:
-        return _load_library()
+        return load_library()
 
     def _start_afresh(self) -> None:
         for ticket in self._tickets.values():  # the parent's
@@ -303,8 +316,8 @@ class UringEngine(StorageEngine):
         if not self._library.ring_facts(self._ring, number, ctypes.addressof(facts)):
             return
         state, moved_bytes, refused, failure_count = facts
-        ticket = self._tickets.pop(number, None) if state >= _DONE else None
-        if ticket is None:
+        ticket = self._tickets.pop(number, None)
+        if ticket is None:  # another thread was quicker
             return
         failures = (ctypes.c_int64 * (5 * failure_count))()
         self._library.ring_take(self._ring, number, ctypes.addressof(failures))
