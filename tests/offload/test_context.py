@@ -6,6 +6,7 @@ import gc
 import threading
 from pathlib import Path
 
+import numpy
 import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812
@@ -14,6 +15,7 @@ from torch.utils.checkpoint import checkpoint
 
 import shorthaul as sh
 from shorthaul.errors import InPlaceChangeError, OffloadBudgetError, TemporaryFileSystemError
+from shorthaul.offload.identity import StorageReference
 from tests.offload.keep_all import gradients_of, require_bit_equal, require_equal, small_offload
 
 
@@ -564,3 +566,89 @@ def test_the_scope_of_an_activation_names_its_modules(tmp_path):
     with small_offload(tmp_path, policy=lambda saved: not scopes.append(saved.scope)):
         model(leaf(4, 16, 64)).sum().backward()
     assert "Sequential.TransformerEncoderLayer.Linear" in scopes
+
+
+def test_what_forward_deletes_is_freed_before_forward_ends(tmp_path):
+    offload = small_offload(tmp_path)
+    is_alive: list[bool] = []
+
+    class Deleting(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            h = x * 2
+            reference = StorageReference(h.untyped_storage())
+            y = h.sin()
+            del h
+            offload.store.wait_until_idle()
+            is_alive.append(reference.is_alive)
+            return y
+
+    with offload:
+        Deleting()(leaf(64, 64)).sum().backward()
+    assert offload.report().counts.offloaded == 1
+    assert is_alive == [False]
+
+
+@pytest.mark.parametrize("size", [4, 64])
+def test_a_graph_that_saved_its_own_results_is_freed_without_backward(size, tmp_path):
+    x = leaf(size, size)
+    with small_offload(tmp_path) as offload:
+        results = (x * 2).exp().softmax(-1)
+    reference = StorageReference(results.untyped_storage())
+    del results
+    gc.collect()
+    assert not reference.is_alive
+    assert offload.report().live_bytes == 0
+
+
+def test_storages_that_lived_once_are_forgotten_when_they_die(tmp_path):
+    module, offload = nn.Sequential(nn.Linear(64, 64), nn.Tanh()), small_offload(tmp_path)
+    for _ in range(200):
+        with offload:
+            output = module(torch.randn(64, 64))
+            output.square().sum().backward()  # the output outlives its graph, and dies a step later
+    assert len(offload.store._living) <= 65
+
+
+def test_a_part_of_a_storage_comes_back_with_its_alignment(tmp_path):
+    matrix, x = leaf(33, 33), leaf(4096)
+    addresses: list[int] = []
+
+    class Look(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, part):
+            ctx.save_for_backward(part)
+            addresses.append(part.data_ptr())
+            return part.sum()
+
+        @staticmethod
+        def backward(ctx, gradient):
+            addresses.append(ctx.saved_tensors[0].data_ptr())
+            return gradient.expand(33, 33)
+
+    def look() -> torch.Tensor:
+        return Look.apply((x * 2)[3 : 3 + 33 * 33].view(33, 33))
+
+    require_bit_equal(tmp_path, [x], look)
+    assert {address % 64 for address in addresses} == {12}
+    require_bit_equal(tmp_path, [matrix, x], lambda: (matrix @ (x * 2)[3:1092].view(33, 33)).sum())
+
+
+def test_memory_that_is_not_pytorchs_own_stays(tmp_path):
+    x = leaf(64, 64)
+    data = numpy.zeros(64 * 64 * 4 + 64, dtype=numpy.uint8)
+    start = -data.ctypes.data % 64 + 16
+    foreign = torch.from_numpy(data[start : start + 64 * 64 * 4]).view(torch.float32).view(64, 64)
+    report = require_bit_equal(tmp_path, [x], lambda: (x * 2 * foreign).sin().sum())
+    assert report.counts.left_alone["memory of others"] == 2
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+@pytest.mark.parametrize("layout", [torch.strided, torch.jagged])
+def test_nested_tensors_pass_through(layout, tmp_path):
+    x = leaf(50, 64)
+
+    def step() -> torch.Tensor:
+        nested = torch.nested.as_nested_tensor([x[:20] * 2, x[20:] * 3], layout=layout)
+        return torch.nested.to_padded_tensor(F.gelu(nested) * nested, 0.0).square().sum()
+
+    require_bit_equal(tmp_path, [x], step)

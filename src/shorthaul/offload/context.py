@@ -139,6 +139,7 @@ class ActivationOffload(contextlib.ContextDecorator):
         trace: TracebackType | None,
     ) -> None:
         self._hooks.pop().__exit__(kind, error, trace)
+        self.store.settle(is_outside_operators=True)
 
     def _pack(self, tensor: torch.Tensor) -> object:
         try:
@@ -146,9 +147,10 @@ class ActivationOffload(contextlib.ContextDecorator):
         except RuntimeError:  # sparse tensors have no size of their own
             is_small = True
         if is_small:
-            # The version goes along: with hooks, autograd no longer checks it.
+            # The version goes along: with hooks, autograd no longer checks it. The node that made
+            # the tensor does not: if the tensor is its result, neither could ever be freed.
             self._small_count += 1
-            return (tensor, tensor._version)
+            return (tensor if tensor.is_leaf else tensor.detach(), tensor._version)
         return self._pack_large(tensor)
 
     def _unpack(self, packed: Any) -> torch.Tensor:
@@ -172,7 +174,7 @@ class ActivationOffload(contextlib.ContextDecorator):
                 reason = "lives anyway"
             if reason is not None or key is None:
                 store.counts.left_alone[reason or ""] += 1
-                return (tensor, tensor._version)
+                return (tensor if tensor.is_leaf else tensor.detach(), tensor._version)
             record = store.find(tensor, key)
             if record is None:
                 record = self._save(tensor, key)
@@ -351,12 +353,20 @@ def offload_activations(
 
 
 def find_scope(frame: FrameType | None) -> str:
-    """The modules whose `forward` is running, outermost first, such as `GPT.Block.Linear`."""
+    """The classes whose `forward` is running, outermost first, such as `GPT.Block.Linear`."""
     names: list[str] = []
     while frame is not None:
         if frame.f_code.co_name == "forward":
-            owner = frame.f_locals.get("self")
-            if isinstance(owner, torch.nn.Module):
-                names.append(type(owner).__name__)
+            names.append(_class_of(frame))
         frame = frame.f_back
-    return ".".join(reversed(names)) or "code outside any module"
+    known = [name for name in reversed(names) if name.isidentifier()]
+    return ".".join(known) or "code outside any module"
+
+
+def _class_of(frame: FrameType) -> str:
+    """The class that the running method was written in."""
+    if sys.version_info >= (3, 11):
+        # Not by `f_locals`: before Python 3.13 that leaves a copy of all local variables with the
+        # frame, which keeps activations alive that `forward` has deleted.
+        return ".".join(frame.f_code.co_qualname.split(".")[-2:-1])
+    return type(frame.f_locals["self"]).__name__ if "self" in frame.f_locals else ""

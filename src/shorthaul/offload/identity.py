@@ -17,6 +17,9 @@ from torch.multiprocessing.reductions import StorageWeakRef
 # The range of a view is moved alone only when it is a small part of its storage. Otherwise all of
 # the storage is, so that other views of it (key and value beside a query) need no move of their own.
 SMALL_PART = 0.5
+# PyTorch aligns its memory to this, and bits depend on it: the same matrix at another distance from a
+# multiple of it is summed in another order by vectorised kernels. What comes back keeps its distance.
+ALIGNMENT_BYTES = 64
 
 
 @dataclass(frozen=True)
@@ -59,7 +62,9 @@ def find_key(tensor: torch.Tensor) -> StorageKey:
     extent = 1 + sum((size - 1) * step for size, step in steps) if tensor.numel() else 0
     extent_bytes = extent * tensor.itemsize
     if extent_bytes < SMALL_PART * storage_bytes:
-        start, length = int(tensor.storage_offset()) * tensor.itemsize, extent_bytes
+        first = int(tensor.storage_offset()) * tensor.itemsize
+        start = first // ALIGNMENT_BYTES * ALIGNMENT_BYTES
+        length = first + extent_bytes - start
     return StorageKey(storage._cdata, tensor._version, start, length)
 
 
@@ -89,6 +94,7 @@ def why_not_movable(tensor: torch.Tensor) -> str | None:
     | leaf that requires a gradient           | the same: a parameter by another name             |
     | subclass                                | only its author knows what it is made of          |
     | sparse, nested, quantised, meta, fake   | it has no one range of memory                     |
+    | memory that is not PyTorch's own        | it lives anyway, and its alignment may be another |
     """
     if isinstance(tensor, torch.nn.Parameter) or (tensor.is_leaf and tensor.requires_grad):
         return "parameter"
@@ -99,8 +105,11 @@ def why_not_movable(tensor: torch.Tensor) -> str | None:
         return "parameter"
     if type(tensor) is not torch.Tensor:
         return "subclass"
-    if tensor.layout is not torch.strided or tensor.is_quantized or tensor.device.type == "meta":
+    is_plain = tensor.layout is torch.strided and not tensor.is_nested and not tensor.is_quantized
+    if not is_plain or tensor.device.type == "meta":
         return "no plain memory"
+    if tensor.untyped_storage().data_ptr() % ALIGNMENT_BYTES:
+        return "memory of others"
     return None
 
 

@@ -39,6 +39,7 @@ from shorthaul.offload.endurance import WearLimit
 from shorthaul.offload.identity import StorageKey, StorageReference, bytes_of_range
 from shorthaul.offload.record import Load, Record, State
 from shorthaul.offload.spool import Slot, SpoolSet, round_to_blocks
+from shorthaul.offload.unfinished import UnfinishedTensors
 from shorthaul.storage.buffer_pool import Buffer, BufferPool, choose_class_bytes
 from shorthaul.storage.engine import Priority, StorageEngine, Ticket
 
@@ -138,6 +139,8 @@ class ActivationStore:
         # Appended to from wherever a record dies, perhaps inside this class: no lock, no allocation.
         self._forgotten: collections.deque[_Remains] = collections.deque()
         self._living: dict[int, StorageReference] = {}
+        self._living_limit = SMALLEST_LIVING_LIMIT
+        self._unfinished = UnfinishedTensors()
         self._kept_bytes = 0
         self._saved_bytes = 0
         self._failures = 0
@@ -220,6 +223,8 @@ class ActivationStore:
                 record.content_sum = self._copier.sum_only(bytes_of_range(tensor, key))
             record.stores = self._submit(buffer, slots, is_write=True)
             self._stores.append(_Store(weakref.ref(record), record.stores, slots, payload.numel()))
+            if not tensor.requires_grad:
+                self._unfinished.watch(record, bytes_of_range(tensor, key))
             self.counts.offloaded += 1
             self.counts.offloaded_bytes += key.length_bytes
             self._note_live()
@@ -288,7 +293,7 @@ class ActivationStore:
     def restore(self, record: Record) -> tuple[torch.UntypedStorage, int]:
         """A storage that holds the record's bytes, and where in it they start."""
         with self.lock:
-            self.settle()
+            self.settle(is_outside_operators=True)
             if record.kept is not None:
                 return record.kept.untyped_storage(), record.key.start_bytes
             storage = None if record.restored is None else record.restored.revive(record.size_bytes)
@@ -438,9 +443,13 @@ class ActivationStore:
 
     # Ends
 
-    def settle(self) -> None:
+    def settle(self, *, is_outside_operators: bool = False) -> None:
         """Take note of finished stores and of records that nobody needs any more."""
         with self.lock:
+            for record, content in self._unfinished.take_finished(
+                is_outside_operators=is_outside_operators
+            ):
+                self._keep_if_changed(record, content)
             while self._forgotten:
                 self._bury(self._forgotten.popleft())
             while self._stores and all(each.done for each in self._stores[0].tickets):
@@ -550,7 +559,7 @@ class ActivationStore:
             self._kept_bytes -= remains.counted_bytes
             record_kept(-remains.counted_bytes, WHY)
         if remains.original.is_alive:
-            self._living[remains.key.storage] = remains.original
+            self._note_living(remains)
         if remains.state is State.STORING:
             for ticket in remains.stores:
                 self._cancel(ticket)  # its slots come back with the store
@@ -558,6 +567,19 @@ class ActivationStore:
             for ticket in remains.loads:
                 self._cancel(ticket)
             self._draining.append((remains.loads, remains.slots))
+
+    def _note_living(self, remains: _Remains) -> None:
+        self._living[remains.key.storage] = remains.original
+        if len(self._living) > self._living_limit:
+            self._living = {at: each for at, each in self._living.items() if each.is_alive}
+            self._living_limit = max(SMALLEST_LIVING_LIMIT, 2 * len(self._living))
+
+    def _keep_if_changed(self, record: Record, content: torch.Tensor) -> None:
+        """Keep what its operator filled after it was saved: the copy on disk is not the tensor."""
+        if record.kept is None and self._copier.sum_only(content) != record.content_sum:
+            self._require_room(record.size_bytes)
+            record.kept = content
+            self._count_kept(record)
 
     def _count_kept(self, record: Record) -> None:
         record.is_counted = True
