@@ -93,14 +93,25 @@ def schedule_task(task: WindowTask) -> ConvSchedule:
 
 
 def candidate_schedules(problem: ConvProblem, sizes: Sizes) -> tuple[ConvSchedule, ...]:
-    """Schedules worth measuring, the cost model's choice first."""
-    first = replace(choose_schedule(problem, sizes, 1), is_specialised=True)
+    """Schedules worth measuring, the cost model's choice first; all give the same bits."""
+    task = forward_task(problem, sizes[0], sizes[1:])
+    lanes = this_machine().lanes(_sum_bytes(task))
+    first = schedule_task(task)
+    if first.method == "window":
+        first = replace(first, is_specialised=True)
+    strip_bytes = second_level_cache_bytes() * 3 // 8
     others = [
-        replace(first, rows=rows, vectors=vectors)
+        ConvSchedule("window", rows, vectors, strip_bytes=strip_bytes)
         for rows, vectors in this_machine().tiles()
-        if (rows, vectors) != (first.rows, first.vectors)
     ]
-    return (first, *others)
+    if first.method == "window" and first.strip_bytes:
+        others.append(replace(first, strip_bytes=first.strip_bytes // 2))
+    if not task.channels_last or task.shape.out_channels <= lanes:
+        rows, vectors = _choose_planar_tile(task)
+        others.append(
+            ConvSchedule("planar", rows, vectors, is_specialised=False, strip_bytes=PLANE_BYTES)
+        )
+    return (first, *(each for each in others if each != first))
 
 
 # Outputs and vectors of channels of the depthwise kernel's register tile.

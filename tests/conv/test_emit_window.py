@@ -1,0 +1,112 @@
+"""The text of the window kernels: what a person reads, and what other machines would compile."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from shorthaul.conv.emit_depthwise import DepthwiseKernel, emit_depthwise_kernel
+from shorthaul.conv.emit_grad_weight import emit_grad_weight_kernel
+from shorthaul.conv.emit_planar import PlanarKernel, emit_planar_kernel
+from shorthaul.conv.emit_window import WindowKernel, emit_panel_widths, emit_window_kernel
+from shorthaul.conv.geometry import KernelShape
+from shorthaul.conv.machine import AVX2, AVX512, NEON
+
+SHAPE = KernelShape(64, 40, 1, (1, 3, 3), (1, 1, 1), (1, 1, 1))
+KERNEL = WindowKernel(torch.float32, True, "relu", AVX2, 6, 2, SHAPE)
+
+GOLDEN = """\
+// Convolution by windows packed into strips: 64to40_1x3x3, float32,
+// channels last. Register tile: 6 windows x 16 output channels for avx2.
+// Every sum runs over (kernel column, kernel row, channel) in this order, whatever the threads.
+#define SHORTHAUL_REAL float
+#define SHORTHAUL_LANES 8
+#include "shorthaul/parallel.h"
+#include "shorthaul/conv/output.h"
+#include "shorthaul/conv/window_block.h"
+
+using namespace shorthaul;
+using Value = AsReal;
+using Activation = Relu;
+constexpr bool channels_last = true;
+
+constexpr int tile_rows = 6, tile_vectors = 2;
+constexpr int64_t panel = tile_vectors * lanes;
+constexpr bool in_place = false;
+"""
+
+
+def test_the_head_of_a_kernel_says_what_it_is() -> None:
+    source = emit_window_kernel(KERNEL)
+    assert source.name == "conv_window_64to40_1x3x3"
+    assert source.text.startswith(GOLDEN)
+    assert "  constexpr Shape shape{64, 40, 1, 1, 3, 3, 1, 1, 1, 1, 1, 1};\n" in source.text
+
+
+def test_a_general_kernel_differs_in_its_shape_only() -> None:
+    special, general = emit_window_kernel(KERNEL), emit_window_kernel(replace(KERNEL, shape=None))
+    body = special.text.split("const Sizes")[1].split("{DISPATCH}")[0]
+    assert "const Shape shape{in_channels, out_channels, groups," in general.text
+    assert body.split("run_panel(std")[0].rsplit("if", 1)[0] in general.text
+
+
+def test_only_panel_widths_that_occur_are_compiled() -> None:
+    call = "run_panel(std::integral_constant<int, {}>{{}});"
+    assert emit_panel_widths(KERNEL) == (
+        f"if (channels <= 1 * lanes) {call.format(1)}\n"
+        f"        else if (channels <= 2 * lanes) {call.format(2)}"
+    )
+    whole = replace(KERNEL, shape=replace(SHAPE, out_channels=32))
+    assert emit_panel_widths(whole) == f"if (channels <= 2 * lanes) {call.format(2)}"
+
+
+@pytest.mark.parametrize(
+    ("machine", "tile", "lines"),
+    [
+        (AVX512, (14, 2), "14 windows x 32 output channels for avx512"),
+        (NEON, (14, 2), "14 windows x 8 output channels for neon"),
+    ],
+)
+def test_other_machines_change_lanes_and_tile(machine, tile, lines) -> None:
+    assert machine.tiles()[0] == tile
+    kernel = replace(KERNEL, machine=machine, rows=tile[0], vectors=tile[1])
+    text = emit_window_kernel(kernel).text
+    assert lines in text
+    assert f"#define SHORTHAUL_LANES {machine.vector_bytes // 4}\n" in text
+    assert f"constexpr int tile_rows = {tile[0]}, tile_vectors = {tile[1]};\n" in text
+
+
+def test_double_precision_halves_the_lanes() -> None:
+    text = emit_window_kernel(replace(KERNEL, dtype=torch.float64)).text
+    assert "#define SHORTHAUL_REAL double\n#define SHORTHAUL_LANES 4\n" in text
+
+
+def test_half_precision_is_stored_as_bits_and_summed_in_single() -> None:
+    source = emit_window_kernel(replace(KERNEL, dtype=torch.bfloat16))
+    assert "using Value = AsBfloat16;\n" in source.text
+    assert "void convolve(const uint16_t* input, const float* weights," in source.text
+
+
+@pytest.mark.parametrize(
+    ("source", "name", "line"),
+    [
+        (
+            emit_grad_weight_kernel(KERNEL),
+            "conv_grad_weight_64to40_1x3x3",
+            "Register tile: 6 window values x 16 output channels for avx2.",
+        ),
+        (
+            emit_planar_kernel(PlanarKernel(torch.float32, False, None, AVX2, 3, 4)),
+            "conv_planar_3x4_float32_contiguous",
+            "Register tile: 3 output channels x 4 vectors of outputs for avx2.",
+        ),
+        (
+            emit_depthwise_kernel(DepthwiseKernel(torch.float32, None, AVX2, 6, 2)),
+            "conv_depthwise_float32",
+            "Register tile: 6 outputs x 2 vectors of channels for avx2.",
+        ),
+    ],
+)
+def test_the_other_kernels_say_what_they_are(source, name, line) -> None:
+    assert source.name == name
+    assert line in source.text
