@@ -12,7 +12,7 @@ from shorthaul.meter import Meter, meter
 from shorthaul.settings import settings
 
 if typing.TYPE_CHECKING:
-    from shorthaul import conv, jit, offload
+    from shorthaul import conv, datasets, jit, offload
     from shorthaul.conv import (
         Conv1d,
         Conv2d,
@@ -42,6 +42,7 @@ __all__ = [
     "conv_transpose1d",
     "conv_transpose2d",
     "conv_transpose3d",
+    "datasets",
     "errors",
     "explain",
     "jit",
@@ -66,6 +67,7 @@ _NEEDS_TORCH = {
     "conv_transpose2d": "shorthaul.conv",
     "conv_transpose3d": "shorthaul.conv",
     "replace_convs": "shorthaul.conv",
+    "datasets": "shorthaul.datasets",
     "jit": "shorthaul.jit",
     "offload": "shorthaul.offload",
     "offload_activations": "shorthaul.offload",

@@ -97,6 +97,24 @@ def show_storage(stage: Stage) -> Outcome:
         )
 
 
+def show_offload(stage: Stage) -> Outcome:
+    """A small GPT, its activations in memory and on disk."""
+    from shorthaul.cli.acts import offload
+
+    return offload.show_offload(stage)
+
+
+def show_conv(stage: Stage) -> Outcome:
+    """A small CNN with PyTorch's convolutions and with ours; not without the digits' package."""
+    from shorthaul.cli.acts import conv
+    from shorthaul.errors import MissingExtraError
+
+    try:
+        return conv.show_conv(stage)
+    except MissingExtraError as error:
+        return Outcome(("what", "result"), (("not shown", str(error)),), {}, holds=True)
+
+
 def _describe_transfer(count_bytes: int, bytes_per_second: float) -> str:
     return f"{format_bytes(count_bytes)} at {bytes_per_second / 1e9:.2f} GB/s"
 
@@ -105,6 +123,8 @@ ACTS = (
     Act("machine", "What works on this machine", show_machine),
     Act("kernel", "A kernel, compiled and run", show_kernel),
     Act("storage", "Bytes to the disk and back", show_storage),
+    Act("offload", "A GPT trained with activations in memory, and on disk", show_offload),
+    Act("conv", "A CNN trained with PyTorch's convolutions, and in window order", show_conv),
 )
 
 
