@@ -63,8 +63,8 @@ class Operator:
 
     ==========================================  ===================================================
     plain CPU tensors, and nobody watches       the kernel itself, or `recorded` if a gradient is
-                                                needed: the dispatcher would take the same way in
-                                                twice and five times as long
+                                                needed: the dispatcher would take the same way,
+                                                several times slower (docs/jit.md)
     anything else: tracing, other devices,      `overload`, by the dispatcher
     subclasses, modes, autocast, profiling
     `torch.func.grad`, `jvp`, forward mode      `transformed`: the gradient that the dispatcher
