@@ -70,6 +70,7 @@ constexpr int tile_pixels = {kernel.rows}, tile_vectors = {kernel.vectors};
 
 
 _LOOPS = """\
+  const bool is_plain = residual == nullptr && std::is_same_v<Activation, NoActivation>;
   // Threads own output rows.
   on_each_thread(threads < sizes.rows() ? threads : sizes.rows(), [&](int64_t thread, int64_t team) {
     DepthwiseRow<Value> windows(workspace + thread * thread_bytes, shape, sizes);
@@ -87,7 +88,15 @@ _LOOPS = """\
             const int64_t left = windows.channels - channel;
             real stage[tile_pixels * tile_vectors * lanes];
             const auto run = [&](auto vectors, auto reading) {
-              windows.template run_tile<pixels, vectors, reading>(stage, column, channel, weights, bias);
+              // Sums that need no more than storing go straight to the output.
+              if constexpr (Value::is_real && reading != Reading::partial) {
+                if (is_plain) {
+                  windows.template run_tile<pixels, vectors, reading>(output + at + channel, step_w * windows.channels, column, channel, weights, bias);
+                  channel += vectors * lanes;
+                  return;
+                }
+              }
+              windows.template run_tile<pixels, vectors, reading>(stage, vectors * lanes, column, channel, weights, bias);
               windows.template finish_tile<Activation>(output, residual, at, stage, pixels, vectors, channel);
               channel += vectors * lanes;
             };

@@ -85,6 +85,7 @@ _LOOPS = """\
   const int64_t row_blocks = batch * out_d * ((out_h + block_rows - 1) / block_rows);
   const int64_t tasks = row_blocks * column_blocks * shape.groups;
   const int64_t all_channels = shape.out_channels * shape.groups;
+  const bool is_plain = residual == nullptr && step_w == 1 && std::is_same_v<Activation, NoActivation>;
   const int64_t channel_tiles = (shape.out_channels + tile_channels - 1) / tile_channels;
 
   // A task is a block of output rows of one image, for one group.
@@ -104,13 +105,25 @@ _LOOPS = """\
           const int64_t left = shape.out_channels - first;
           with_constant<tile_channels>(left, [&](auto count_here) {
             constexpr int count = count_here;
+            const int64_t first_channel = group * shape.out_channels + first;
+            // Sums that need no more than storing go straight to the output.
+            if constexpr (adjacent && Value::is_real && !channels_last) {
+              if (is_plain && (vector + vectors) * lanes <= block.columns) {
+                block.template run_tile<count, vectors, adjacent>(
+                    output + block.output_offset(first_channel, row, vector * lanes, all_channels, sizes), sizes.out_plane(),
+                    block.planes + row * row_step + vector * lanes, row_step,
+                    weights + (group * channel_tiles + tile) * shape.window_values() * tile_channels,
+                    bias == nullptr ? nullptr : bias + first_channel, shape);
+                return;
+              }
+            }
             real sums[count * vectors * lanes];
             block.template run_tile<count, vectors, adjacent>(
-                sums, block.planes + row * row_step + vector * lanes, row_step,
+                sums, vectors * lanes, block.planes + row * row_step + vector * lanes, row_step,
                 weights + (group * channel_tiles + tile) * shape.window_values() * tile_channels,
-                bias == nullptr ? nullptr : bias + group * shape.out_channels + first, shape);
+                bias == nullptr ? nullptr : bias + first_channel, shape);
             for (int channel = 0; channel < count; ++channel) {
-              const int64_t out_channel = group * shape.out_channels + first + channel;
+              const int64_t out_channel = first_channel + channel;
               const real* of_channel = sums + channel * vectors * lanes;
               if (adjacent) {
                 block.template finish_line<Activation>(output, residual, out_channel, row, vector * lanes, of_channel, vectors, all_channels, sizes);

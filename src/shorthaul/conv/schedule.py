@@ -11,6 +11,7 @@ the same method give the same bits.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
 from shorthaul.conv.geometry import WindowTask, forward_task
@@ -131,11 +132,24 @@ def is_channelwise(task: WindowTask) -> bool:
 
 
 def prefers_planes(task: WindowTask, lanes: int) -> bool:
-    """Whether vectors along the width are fuller than vectors of output channels."""
+    """Whether vectors along the width are fuller than vectors of output channels.
+
+    Contiguous images of few channels also prefer them: neither their input nor their output is
+    then transposed. That was measured to pay from windows of about a hundred values on.
+    """
     channels, width = task.shape.out_channels, task.out_sizes[2]
     filled_channels = channels / (-(-channels // lanes) * lanes)
     filled_width = width / (-(-width // lanes) * lanes)
-    return channels <= lanes and filled_channels < 1.25 * filled_width
+    if channels <= lanes:
+        return filled_channels < 1.25 * filled_width
+    window_values = task.shape.in_channels * math.prod(task.shape.kernel)
+    return (
+        not task.channels_last
+        and task.shape.in_channels < lanes
+        and window_values >= 100
+        and width >= 4 * lanes
+        and filled_width > 0.9
+    )
 
 
 # Register tiles of the planar kernel by output channels of a group: 12 sums each.

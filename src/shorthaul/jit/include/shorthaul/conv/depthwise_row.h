@@ -52,7 +52,7 @@ struct DepthwiseRow {
   // Sums of `pixels` neighbouring outputs and `vectors` vectors of channels from `channel` on, to
   // `stage`. Three versions, so that the one for inner windows has nothing but loads and FMAs.
   template <int pixels, int vectors, Reading reading>
-  __attribute__((noinline)) void run_tile(real* stage, int64_t column, int64_t channel,
+  __attribute__((noinline)) void run_tile(real* stage, int64_t pixel_step, int64_t column, int64_t channel,
                                           const real* weights, const real* bias) const {
     vec sums[pixels][vectors];
 #pragma GCC unroll 8
@@ -103,7 +103,7 @@ struct DepthwiseRow {
 #pragma GCC unroll 8
     for (int pixel = 0; pixel < pixels; ++pixel) {
 #pragma GCC unroll 4
-      for (int v = 0; v < vectors; ++v) store(stage + (pixel * vectors + v) * lanes, sums[pixel][v]);
+      for (int v = 0; v < vectors; ++v) store(stage + pixel * pixel_step + v * lanes, sums[pixel][v]);
     }
   }
 

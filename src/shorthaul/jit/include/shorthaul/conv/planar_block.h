@@ -161,7 +161,7 @@ struct PlanarBlock {
   // A tile: `count` output channels times `vectors` vectors of outputs, `vector_step` apart in the
   // planes: neighbours in one row, or one per row where rows are short.
   template <int count, int vectors, bool is_adjacent>
-  __attribute__((noinline)) void run_tile(real* sums_out, const real* x, int64_t vector_step,
+  __attribute__((noinline)) void run_tile(real* sums_out, int64_t channel_step, const real* x, int64_t vector_step,
                                           const real* weights, const real* bias,
                                           const Shape& shape) const {
     vec sums[count][vectors];
@@ -206,8 +206,17 @@ struct PlanarBlock {
 #pragma GCC unroll 16
     for (int channel = 0; channel < count; ++channel) {
 #pragma GCC unroll 16
-      for (int v = 0; v < vectors; ++v) store(sums_out + (channel * vectors + v) * lanes, sums[channel][v]);
+      for (int v = 0; v < vectors; ++v) store(sums_out + channel * channel_step + v * lanes, sums[channel][v]);
     }
+  }
+
+  // Where the output of one channel starts for column `column` of a row.
+  int64_t output_offset(int64_t channel, int64_t row, int64_t column, int64_t all_channels, const Sizes& sizes) const {
+    const int64_t line =
+        ((depth * sizes.step_d + sizes.first_d) * sizes.full_h + (first_row + row) * sizes.step_h + sizes.first_h) * sizes.full_w;
+    const int64_t start = line + (first_column + column) * sizes.step_w + sizes.first_w;
+    return channels_last ? (image * sizes.out_plane() + start) * all_channels + channel
+                         : (image * all_channels + channel) * sizes.out_plane() + start;
   }
 
   // Finishes `vectors` neighbouring vectors of one channel, from column `column` of a row on.
@@ -215,11 +224,7 @@ struct PlanarBlock {
   void finish_line(value* output, const value* residual, int64_t channel, int64_t row,
                    int64_t column, const real* sums, int64_t vectors, int64_t all_channels,
                    const Sizes& sizes) const {
-    const int64_t line =
-        ((depth * sizes.step_d + sizes.first_d) * sizes.full_h + (first_row + row) * sizes.step_h + sizes.first_h) * sizes.full_w;
-    const int64_t start = line + (first_column + column) * sizes.step_w + sizes.first_w;
-    const int64_t base = channels_last ? (image * sizes.out_plane() + start) * all_channels + channel
-                                       : (image * all_channels + channel) * sizes.out_plane() + start;
+    const int64_t base = output_offset(channel, row, column, all_channels, sizes);
     if (!channels_last && sizes.step_w == 1) {
       for (int64_t v = 0; v < vectors; ++v) {
         finish<Value, Activation>(output, residual, base + v * lanes, load(sums + v * lanes), columns - column - v * lanes);
