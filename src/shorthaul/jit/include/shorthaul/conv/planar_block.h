@@ -96,7 +96,7 @@ struct PlanarBlock {
             pack_row_from_pixels(to, input + (image * sizes.in_plane() + at) * all_channels + first_channel,
                                  shape.in_channels, all_channels);
           } else {
-            pack_row_from_plane(to, input + (image * all_channels + first_channel + channel) * sizes.in_plane() + at, shape.stride_w);
+            pack_row_from_plane(to, input + (image * all_channels + first_channel + channel) * sizes.in_plane() + at, shape.stride_w, sizes.in_w);
           }
         }
       }
@@ -120,19 +120,31 @@ struct PlanarBlock {
     return source >= 0 && source < sizes.in_w ? source : -1;
   }
 
-  void pack_row_from_plane(real* to, const value* from, int64_t stride) const {
+  void pack_row_from_plane(real* to, const value* from, int64_t stride, int64_t width) const {
     for (int64_t phase = 0; phase < layout.phases; ++phase) {
       const int32_t* source = column_sources + phase * layout.pitch;
+      real* row = to + phase * layout.pitch;
       for (int64_t column = 0; column < layout.pitch; column += lanes) {
-        real* here = to + phase * layout.pitch + column;
-        const int32_t* of = source + column;
-        if (stride == 1 && of[0] >= 0 && of[lanes - 1] == of[0] + lanes - 1) {
-          store(here, Value::load(from + of[0]));
+        const int32_t first = source[column];
+        const bool is_inner = first >= 0 && source[column + lanes - 1] == first + (lanes - 1) * stride;
+        if (is_inner && stride == 1) {
+          store(row + column, Value::load(from + first));
+        } else if (is_inner && stride == 2 && first + 2 * lanes <= width) {
+          store(row + column, every_second(Value::load(from + first), Value::load(from + first + lanes),
+                                           std::make_integer_sequence<int, lanes>{}));
         } else {
-          for (int lane = 0; lane < lanes; ++lane) here[lane] = of[lane] < 0 ? 0 : Value::widen(from[of[lane]]);
+          for (int lane = 0; lane < lanes; ++lane) {
+            const int32_t each = source[column + lane];
+            row[column + lane] = each < 0 ? 0 : Value::widen(from[each]);
+          }
         }
       }
     }
+  }
+
+  template <int... lane>
+  static SHORTHAUL_INLINE vec every_second(vec left, vec right, std::integer_sequence<int, lane...>) {
+    return __builtin_shufflevector(left, right, (2 * lane)...);
   }
 
   void pack_row_from_pixels(real* to, const value* from, int64_t channels, int64_t all_channels) const {
@@ -174,6 +186,17 @@ struct PlanarBlock {
     }
     const int64_t step = is_adjacent ? lanes : vector_step;
     const int64_t taps = shape.window_rows() * shape.kernel_w, channels = shape.in_channels;
+    if (count == 1 && channels == 1) {
+      // Depthwise: the general loops below would spend as much on themselves as on a tap.
+#pragma GCC unroll 4
+      for (int64_t tap = 0; tap < taps; ++tap) {
+        const real* from = x + tap_offsets[tap];
+        const vec weight = broadcast(weights[tap]);
+#pragma GCC unroll 16
+        for (int v = 0; v < vectors; ++v) accumulate(sums[0][v], weight, load(from + v * step));
+      }
+      return store_tile<count, vectors>(sums_out, channel_step, sums);
+    }
     // Taps of the window, then channels: the same order as every other kernel.
     for (int64_t tap = 0; tap < taps; ++tap) {
       const real* from = x + tap_offsets[tap];
@@ -203,10 +226,16 @@ struct PlanarBlock {
         weights += count;
       }
     }
+    store_tile<count, vectors>(sums_out, channel_step, sums);
+  }
+
+  template <int count, int vectors>
+  static SHORTHAUL_INLINE void store_tile(real* to, int64_t channel_step,
+                                          const vec (&sums)[count][vectors]) {
 #pragma GCC unroll 16
     for (int channel = 0; channel < count; ++channel) {
 #pragma GCC unroll 16
-      for (int v = 0; v < vectors; ++v) store(sums_out + channel * channel_step + v * lanes, sums[channel][v]);
+      for (int v = 0; v < vectors; ++v) store(to + channel * channel_step + v * lanes, sums[channel][v]);
     }
   }
 
