@@ -110,6 +110,33 @@ def test_planar_blocks_of_every_form(sizes: tuple[int, int, int]) -> None:
     assert torch.equal(*results)
 
 
+@pytest.mark.parametrize("layout", ["contiguous", "channels_last"])
+@pytest.mark.parametrize("channels", [3, 8, 19, 53])
+@pytest.mark.parametrize(
+    ("kernel", "stride", "dilation"),
+    [((1, 3, 3), (1, 1, 1), (1, 1, 1)), ((2, 1, 9), (1, 2, 2), (1, 1, 2))],
+)
+def test_depthwise_gradients_are_atens_on_any_number_of_threads(
+    kernel, stride, dilation, channels: int, layout: str
+) -> None:
+    problem = ConvProblem(
+        channels, channels, kernel, stride, dilation, ((1, 0), (1, 1), (2, 3)),
+        groups=channels, layout=layout,
+    )  # fmt: skip
+    case = Case(problem, 2, (3, 7, 20))
+    image, weight, _ = case.tensors()
+    gradient = output_like(case, seed=1)
+    results = []
+    for threads in (1, 2, 3):
+        torch.set_num_threads(threads)
+        results.append(run_grad_weight(problem, gradient, image))
+        got = run_grad_input(problem, gradient, weight, case.sizes)
+    assert all(torch.equal(each, results[0]) for each in results)
+    wide = in_double(problem)
+    require_close(results[0], aten.run_grad_weight(wide, gradient.double(), image.double()))
+    require_close(got, aten.run_grad_input(wide, gradient.double(), weight.double(), case.sizes))
+
+
 SPECIALISED = (
     ConvProblem(64, 40, (1, 3, 3), padding=((0, 0), (1, 1), (1, 1)), layout="channels_last"),
     ConvProblem(3, 24, (1, 7, 5), stride=(1, 2, 3), layout="contiguous"),

@@ -69,6 +69,83 @@ constexpr int tile_pixels = {kernel.rows}, tile_vectors = {kernel.vectors};
     return CppSource(f"conv_depthwise_{dtype}", text, (function,))
 
 
+def emit_depthwise_gradient(kernel: DepthwiseKernel) -> CppSource:
+    """The kernel `sum_windows(input, gradient, weights, workspace, ...)`; `weights` are packed."""
+    function = Function(
+        "sum_windows",
+        (
+            TensorArgument("input", kernel.dtype, is_contiguous=False),
+            TensorArgument("gradient", kernel.dtype, is_contiguous=False),
+            TensorArgument("weights", sum_dtype(kernel.dtype), is_written=True),
+            TensorArgument("workspace", torch.uint8, is_written=True),
+            NumberArgument("thread_bytes", "int64"),
+            *size_arguments(),
+            *shape_arguments(None),
+            ThreadsArgument(),
+        ),
+    )
+    preamble = emit_preamble(
+        kernel.dtype, kernel.machine, True, None, ("parallel", "conv/depthwise_row")
+    )
+    dtype = str(kernel.dtype).removeprefix("torch.")
+    text = f"""\
+// Gradient of the weights of a depthwise convolution of channels-last images: any shape, {dtype}.
+// Register tile: {kernel.rows} taps x {kernel.vectors} vectors of channels for {kernel.machine.name}.
+// Every sum runs over the output rows in order, whatever the threads.
+{preamble}
+constexpr int tile_taps = {kernel.rows}, tile_vectors = {kernel.vectors};
+
+{function.prototype()} {{
+  {emit_shape(None)}
+  const Sizes sizes{{{", ".join(SIZE_NAMES)}}};
+{_GRADIENT_LOOPS}}}
+"""
+    return CppSource(f"conv_depthwise_gradient_{dtype}", text, (function,))
+
+
+_GRADIENT_LOOPS = """\
+  const int64_t block = tile_vectors * lanes;
+  const int64_t blocks = (shape.groups + block - 1) / block;
+  // Threads own blocks of channels.
+  on_each_thread(threads < blocks ? threads : blocks, [&](int64_t thread, int64_t team) {
+    const int64_t begin = blocks * thread / team * block, stop = blocks * (thread + 1) / team * block;
+    const int64_t end = stop < shape.groups ? stop : shape.groups;
+    DepthwiseRow<Value> windows(workspace + thread * thread_bytes, shape, sizes);
+    for (int64_t each = 0; each < sizes.rows(); ++each) {
+      const OutputRow row(each, sizes);
+      windows.find_rows(input, row);
+      const Value::value* of_row = gradient + (row.image * sizes.out_plane() + row.position(0, sizes)) * windows.channels;
+
+      // Rows of the window; those in padding of zeros add nothing.
+      for (int64_t window_row = 0; window_row < shape.window_rows(); ++window_row) {
+        const Value::value* line = windows.rows[window_row];
+        if (line == nullptr) continue;
+
+        // Vectors of channels, then tiles of neighbouring taps.
+        for (int64_t channel = begin; channel < end;) {
+          const int64_t left = shape.groups - channel;
+          const auto run = [&](auto vectors, auto is_partial) {
+            balanced_tiles(shape.kernel_w, tile_taps, [&](int64_t tap, int64_t size) {
+              with_constant<tile_taps>(size, [&](auto taps) {
+                const int64_t step = shape.window_rows() * windows.padded_channels;
+                real* totals = weights + tap * step + window_row * windows.padded_channels + channel;
+                windows.template sum_taps<taps, vectors, is_partial>(totals, step, of_row + channel, line, tap, channel);
+              });
+            });
+            channel += vectors * lanes;
+          };
+          constexpr std::integral_constant<int, tile_vectors> full;
+          constexpr std::integral_constant<int, 1> single;
+          if (left >= full * lanes) run(full, std::false_type{});
+          else if (left >= lanes) run(single, std::false_type{});
+          else run(single, std::true_type{});
+        }
+      }
+    }
+  });
+"""
+
+
 _LOOPS = """\
   const bool is_plain = residual == nullptr && std::is_same_v<Activation, NoActivation>;
   // Threads own output rows.

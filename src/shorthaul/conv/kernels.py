@@ -13,13 +13,18 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from shorthaul.conv.emit_depthwise import DepthwiseKernel, emit_depthwise_kernel
+from shorthaul.conv.emit_depthwise import (
+    DepthwiseKernel,
+    emit_depthwise_gradient,
+    emit_depthwise_kernel,
+)
 from shorthaul.conv.emit_grad_weight import emit_grad_weight_kernel
 from shorthaul.conv.emit_planar import PlanarKernel, emit_planar_kernel
 from shorthaul.conv.emit_window import WindowKernel, emit_window_kernel, sum_dtype
 from shorthaul.conv.geometry import Taps, WindowTask, as_triple, forward_task, grad_input_tasks
 from shorthaul.conv.machine import this_machine
 from shorthaul.conv.packing import (
+    WeightView,
     forward_view,
     gradient_view,
     pack_bias,
@@ -30,6 +35,7 @@ from shorthaul.conv.packing import (
 )
 from shorthaul.conv.problem import NO_PADDING, ConvProblem, Triple, source_index
 from shorthaul.conv.schedule import (
+    DEPTHWISE_TILE,
     ConvSchedule,
     Sizes,
     candidate_schedules,
@@ -138,8 +144,17 @@ def run_grad_weight(
     gradient = torch.empty(problem.weight_shape, dtype=real)
     if not (grad_output.numel() and gradient.numel()):
         return gradient.zero_().to(problem.dtype)
-    call = _prepare_grad_weight(problem, (batch, depth, height, width), kernel_threads())
+    sizes = (batch, depth, height, width)
     view = forward_view(gradient, problem.groups)
+    if problem.is_depthwise and problem.out_channels == problem.groups:
+        # A copy of contiguous tensors costs less than sums that use one lane of a vector.
+        problem = replace(problem, layout="channels_last")
+        input = input.contiguous(memory_format=torch.channels_last_3d)
+        grad_output = grad_output.contiguous(memory_format=torch.channels_last_3d)
+        view = _as_one_panel(view)
+        call = _prepare_depthwise_gradient(problem, sizes, kernel_threads())
+    else:
+        call = _prepare_grad_weight(problem, sizes, kernel_threads())
     packed = torch.zeros(packed_values(view, call.panel), dtype=real)
     call.run(input, grad_output, packed, _workspace(call.workspace_bytes), *call.numbers)
     panel_kernel(real).unpack_panels(packed, gradient, *view.numbers(), call.panel, call.lanes)
@@ -319,6 +334,25 @@ def _prepare_grad_weight(problem: ConvProblem, sizes: Sizes, threads: int) -> _C
     )
 
 
+@functools.lru_cache(maxsize=4096)
+def _prepare_depthwise_gradient(problem: ConvProblem, sizes: Sizes, threads: int) -> _Call:
+    task = replace(forward_task(problem, sizes[0], sizes[1:]), activation=None)
+    machine = this_machine()
+    kernel = DepthwiseKernel(task.dtype, None, machine, *DEPTHWISE_TILE)
+    lanes = machine.lanes(sum_dtype(task.dtype).itemsize)
+    thread_bytes = plan_rows(task)
+    return _Call(
+        task,
+        None,
+        load_kernel(emit_depthwise_gradient(kernel)).sum_windows,
+        (thread_bytes, *task.size_values(), *task.shape.values()),
+        ("depthwise",),
+        -(-task.shape.groups // lanes) * lanes,
+        lanes,
+        thread_bytes * threads,
+    )
+
+
 @functools.cache
 def _window_function(kernel: WindowKernel) -> KernelFunction:
     return load_kernel(emit_window_kernel(kernel)).convolve
@@ -348,8 +382,13 @@ def _pack(call: _Call, weight: torch.Tensor, problem: ConvProblem) -> torch.Tens
         else gradient_view(taps, problem.groups, call.taps, call.task.shape.kernel)
     )
     if call.is_depthwise:  # one panel of all channels
-        view = replace(view, groups=1, out_channels=problem.groups, out_step=view.group_step)
+        view = _as_one_panel(view)
     return pack_panels(taps, view, call.panel, call.lanes, real)
+
+
+def _as_one_panel(view: WeightView) -> WeightView:
+    """Depthwise weights: every group's one output channel is a channel of the same panel."""
+    return replace(view, groups=1, out_channels=view.groups, out_step=view.group_step)
 
 
 def _packed_bias(call: _Call, bias: torch.Tensor) -> torch.Tensor:

@@ -107,6 +107,45 @@ struct DepthwiseRow {
     }
   }
 
+  // The gradient of `taps` neighbouring weights of one window row, from the outputs of one row: each
+  // is summed by itself and then added to its total at `totals`, `total_step` apart.
+  template <int taps, int vectors, bool is_partial>
+  __attribute__((noinline)) void sum_taps(real* totals, int64_t total_step, const value* gradient,
+                                          const value* line, int64_t first_tap,
+                                          int64_t channel) const {
+    vec sums[taps][vectors] = {};
+    const int64_t all_channels = channels, present = channels - channel;
+    const int64_t stride = shape.stride_w, dilation = shape.dilation_w;
+    const int64_t gradient_step = sizes.step_w * all_channels;
+    const int32_t* sources = columns.source + first_tap * dilation;
+    for (int64_t column = 0; column < sizes.out_w; ++column, sources += stride, gradient += gradient_step) {
+      vec held[vectors];
+#pragma GCC unroll 4
+      for (int v = 0; v < vectors; ++v) {
+        held[v] = is_partial ? load_part<Value>(gradient, present) : Value::load(gradient + v * lanes);
+      }
+#pragma GCC unroll 8
+      for (int tap = 0; tap < taps; ++tap) {
+        const int64_t source = sources[tap * dilation];
+        if (source < 0) continue;
+        const value* from = line + source * all_channels + channel;
+#pragma GCC unroll 4
+        for (int v = 0; v < vectors; ++v) {
+          const vec here = is_partial ? load_part<Value>(from, present) : Value::load(from + v * lanes);
+          accumulate(sums[tap][v], here, held[v]);
+        }
+      }
+    }
+#pragma GCC unroll 8
+    for (int tap = 0; tap < taps; ++tap) {
+#pragma GCC unroll 4
+      for (int v = 0; v < vectors; ++v) {
+        real* total = totals + tap * total_step + v * lanes;
+        store(total, load(total) + sums[tap][v]);
+      }
+    }
+  }
+
   // Residual, activation and store of one tile, whose first output value is at `at`.
   template <class Activation>
   void finish_tile(value* output, const value* residual, int64_t at, const real* stage,
