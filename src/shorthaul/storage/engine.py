@@ -262,8 +262,7 @@ class StorageEngine(ABC):
         why: str = "write",
     ) -> Ticket:
         """Write all of `source` at `offset_bytes`; do not change it before the ticket is done."""
-        if not file.is_writable:
-            raise ValueError(f"{file.path} was opened for reading; open it with mode 'write'")
+        _require_writable(file)
         span = find_span(source, is_written=False)
         return self._enter("write", file, span, offset_bytes, priority, why)
 
@@ -280,11 +279,42 @@ class StorageEngine(ABC):
     ) -> Ticket:
         """Read many ranges into one target, under one ticket; one length may stand for all."""
         span = find_span(target, is_written=True)
-        batch = _check_batch(offsets_bytes, lengths_bytes, target_offsets_bytes, span)
+        return self._enter_batch(
+            "read", file, span, (offsets_bytes, lengths_bytes, target_offsets_bytes), priority, why
+        )
+
+    def write_many(
+        self,
+        file: StorageFile,
+        offsets_bytes: npt.ArrayLike,
+        lengths_bytes: npt.ArrayLike,
+        source: Any,
+        source_offsets_bytes: npt.ArrayLike,
+        *,
+        priority: Priority = Priority.WRITE,
+        why: str = "write",
+    ) -> Ticket:
+        """Write many ranges of one source, under one ticket; ranges of the file must not overlap."""
+        _require_writable(file)
+        span = find_span(source, is_written=False)
+        return self._enter_batch(
+            "write", file, span, (offsets_bytes, lengths_bytes, source_offsets_bytes), priority, why
+        )
+
+    def _enter_batch(
+        self,
+        action: Action,
+        file: StorageFile,
+        span: Span,
+        columns: tuple[npt.ArrayLike, npt.ArrayLike, npt.ArrayLike],
+        priority: Priority,
+        why: str,
+    ) -> Ticket:
+        batch = _check_batch(*columns, span)
         total_bytes = int(batch.lengths_bytes.sum())
         file.hold()
         return self._submit(
-            Request("read", file, span, 0, total_bytes, Priority(priority), why, batch)
+            Request(action, file, span, 0, total_bytes, Priority(priority), why, batch)
         )
 
     def _enter(
@@ -426,6 +456,11 @@ def build_error(
     )
 
 
+def _require_writable(file: StorageFile) -> None:
+    if not file.is_writable:
+        raise ValueError(f"{file.path} was opened for reading; open it with mode 'write'")
+
+
 def _check_batch(
     offsets_bytes: npt.ArrayLike,
     lengths_bytes: npt.ArrayLike,
@@ -438,7 +473,7 @@ def _check_batch(
     positions = np.array(target_offsets_bytes, np.int64)
     if offsets.ndim != 1 or positions.shape != offsets.shape:
         raise ValueError(
-            "offsets_bytes and target_offsets_bytes must be of one dimension and equally long, got "
+            "offsets in the file and in the memory must be of one dimension and equally long, got "
             f"shapes {offsets.shape} and {positions.shape}"
         )
     if len(offsets) == 0:
@@ -447,7 +482,7 @@ def _check_batch(
         raise ValueError("offsets and lengths must not be negative")
     stop = int((positions + lengths).max())
     if stop > span.length_bytes:
-        raise ValueError(f"the target has {span.length_bytes:,} bytes, but byte {stop:,} is needed")
+        raise ValueError(f"the memory has {span.length_bytes:,} bytes, but byte {stop:,} is needed")
     return Batch(offsets, lengths, positions)
 
 
@@ -457,8 +492,8 @@ _generation = 0  # how many forks lie between this process and the one that impo
 
 
 def _before_fork() -> None:
-    # A page that a disk is writing into while the process is forked may end up with the child only
-    # (before Linux 6.3, for some engines): so nothing is under way when the fork happens.
+    # On older kernels, a page that a direct read is filling during a fork may end up with the child
+    # only (open(2), O_DIRECT): so nothing is under way when the fork happens.
     for engine in list(_engines):
         if engine.moves_memory:
             engine._pause()

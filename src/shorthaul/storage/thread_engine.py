@@ -42,7 +42,7 @@ class ThreadEngine(QueueEngine):
 
     @functools.cached_property
     def _library(self) -> RingLibrary | None:
-        """What reads the ranges of a batch without Python in between, where it can be compiled."""
+        """What moves the ranges of a batch without Python in between, where it can be compiled."""
         try:
             return load_library()
         except ShorthaulError as error:
@@ -54,17 +54,18 @@ class ThreadEngine(QueueEngine):
         if piece.job.request.batch is None or self._library is None:
             super()._run_piece(piece)
         else:
-            self._read_ranges(self._library, piece)
+            self._move_ranges(self._library, piece)
 
-    def _read_ranges(self, library: RingLibrary, piece: Piece) -> None:
+    def _move_ranges(self, library: RingLibrary, piece: Piece) -> None:
         job, first, last = piece
-        file = job.request.file
+        file, is_write = job.request.file, job.request.is_write
         facts = (ctypes.c_int64 * 4)()
         failures = (ctypes.c_int64 * (5 * (last - first)))()
-        count = library.read_ranges(
+        count = library.move_ranges(
+            is_write,
             file.direct_descriptor if file.is_direct else -1,
             file.buffered_descriptor,
-            file.alignment_bytes,
+            file.write_alignment_bytes if is_write else file.alignment_bytes,
             file.memory_alignment_bytes,
             job.request.span.address,
             *(each.ctypes.data for each in job.request.batch or ()),

@@ -856,8 +856,8 @@ std::mutex call_mutex;
 std::deque<int64_t> call_answers;  // as for `inject`
 #endif
 
-// One system call: bytes read, or a negative errno.
-int64_t read_once(int descriptor, uint8_t* address, int64_t length, int64_t offset) {
+// One system call: bytes moved, or a negative errno.
+int64_t move_once(bool is_write, int descriptor, uint8_t* address, int64_t length, int64_t offset) {
 #ifdef SHORTHAUL_INJECT
     std::lock_guard<std::mutex> lock(call_mutex);
     if (!call_answers.empty()) {
@@ -867,7 +867,9 @@ int64_t read_once(int descriptor, uint8_t* address, int64_t length, int64_t offs
         if (said > 0) length = std::min(length, said);
     }
 #endif
-    ssize_t count = ::pread(descriptor, address, static_cast<size_t>(length), offset);
+    const auto size = static_cast<size_t>(length);
+    ssize_t count = is_write ? ::pwrite(descriptor, address, size, offset)
+                             : ::pread(descriptor, address, size, offset);
     return count < 0 ? -errno : count;
 }
 
@@ -876,7 +878,7 @@ struct RangeOutcome {
     int64_t code = -1;  // an errno or kEndOfFile where it failed
 };
 
-RangeOutcome read_range(const File& file, const Range& range, uint8_t* address) {
+RangeOutcome move_range(bool is_write, const File& file, const Range& range, uint8_t* address) {
     RangeOutcome outcome;
     bool was_refused = false;
     for (int attempts = 0; outcome.moved < range.length;) {
@@ -885,8 +887,8 @@ RangeOutcome read_range(const File& file, const Range& range, uint8_t* address) 
         Part part = choose_part(file, offset, range.length - outcome.moved, place);
         bool is_direct = part.is_direct && !was_refused;
         ++(is_direct ? outcome.direct : outcome.buffered);
-        int64_t count =
-            read_once(is_direct ? file.direct : file.buffered, place, part.length, offset);
+        int64_t count = move_once(is_write, is_direct ? file.direct : file.buffered, place,
+                                  part.length, offset);
         if (count > 0) {
             outcome.moved += count;
             outcome.refused += was_refused;
@@ -895,7 +897,7 @@ RangeOutcome read_range(const File& file, const Range& range, uint8_t* address) 
         } else if (count == -EAGAIN && ++attempts < kMostAttempts) {
             pause_briefly();
         } else if (count != -EINTR) {
-            outcome.code = count < 0 ? -count : kEndOfFile;
+            outcome.code = count < 0 ? -count : is_write ? EIO : kEndOfFile;
             break;
         }
     }
@@ -928,12 +930,13 @@ int64_t ring_submit(void* engine, int64_t id, int64_t is_write, int64_t priority
     return at(engine).submit(std::move(job), can_wait != 0);
 }
 
-int64_t ring_submit_many(void* engine, int64_t id, int64_t priority, int64_t direct,
-                         int64_t buffered, int64_t alignment, int64_t memory_alignment, void* memory,
-                         int64_t bytes, int64_t count, void* offsets, void* lengths,
-                         void* positions) {
+int64_t ring_submit_many(void* engine, int64_t id, int64_t is_write, int64_t priority,
+                         int64_t direct, int64_t buffered, int64_t alignment,
+                         int64_t memory_alignment, void* memory, int64_t bytes, int64_t count,
+                         void* offsets, void* lengths, void* positions) {
     auto job = std::make_shared<Job>();
     job->id = id;
+    job->is_write = is_write != 0;
     job->priority = priority;
     job->file = {static_cast<int>(direct), static_cast<int>(buffered), alignment, memory_alignment};
     job->memory = static_cast<uint8_t*>(memory);
@@ -985,9 +988,9 @@ void ring_free(void* engine) { delete static_cast<Engine*>(engine); }
 
 // Ranges `first` to `last` of a batch, one after another. facts: moved, direct, buffered, refused.
 // Writes five numbers for each range that failed, and returns how many did.
-int64_t read_ranges(int64_t direct, int64_t buffered, int64_t alignment, int64_t memory_alignment,
-                    void* memory, void* offsets, void* lengths, void* positions, int64_t first,
-                    int64_t last, void* facts, void* failures) {
+int64_t move_ranges(int64_t is_write, int64_t direct, int64_t buffered, int64_t alignment,
+                    int64_t memory_alignment, void* memory, void* offsets, void* lengths,
+                    void* positions, int64_t first, int64_t last, void* facts, void* failures) {
     const File file{static_cast<int>(direct), static_cast<int>(buffered), alignment,
                     memory_alignment};
     auto* sums = static_cast<int64_t*>(facts);
@@ -996,8 +999,8 @@ int64_t read_ranges(int64_t direct, int64_t buffered, int64_t alignment, int64_t
     for (int64_t i = first; i < last; ++i) {
         const Range range{static_cast<int64_t*>(offsets)[i], static_cast<int64_t*>(lengths)[i],
                           static_cast<int64_t*>(positions)[i]};
-        RangeOutcome outcome =
-            read_range(file, range, static_cast<uint8_t*>(memory) + range.position);
+        RangeOutcome outcome = move_range(is_write != 0, file, range,
+                                          static_cast<uint8_t*>(memory) + range.position);
         sums[0] += outcome.moved;
         sums[1] += outcome.direct;
         sums[2] += outcome.buffered;

@@ -81,7 +81,7 @@ _SLOW = (
     _function("ring_open", "depth in_flight_limit piece_bytes window_bytes error*", "address"),
     _function(
         "ring_submit_many",
-        f"engine* id priority {_FILE} memory* bytes count offsets* lengths* positions*",
+        f"engine* id is_write priority {_FILE} memory* bytes count offsets* lengths* positions*",
         "int64",
     ),
     _function("ring_wait", "engine* id nanoseconds", "int64"),
@@ -90,8 +90,8 @@ _SLOW = (
     _function("ring_close", "engine*"),
     _function("ring_free", "engine*"),
     _function(
-        "read_ranges",
-        f"{_FILE} memory* offsets* lengths* positions* first last facts* failures*",
+        "move_ranges",
+        f"is_write {_FILE} memory* offsets* lengths* positions* first last facts* failures*",
         "int64",
     ),
 )
@@ -270,7 +270,7 @@ class UringEngine(StorageEngine):
                 pass  # Python runs the signal's handler between two calls
         else:
             addresses = (each.ctypes.data for each in batch)
-            values = (ring, number, request.priority, *places, span.address)
+            values = (ring, number, request.is_write, request.priority, *places, span.address)
             counts = (request.length_bytes, request.count)
             arguments = (*values, *counts, *addresses)
             while (failed := self._library.ring_submit_many(*arguments)) == -errno.EINTR:
