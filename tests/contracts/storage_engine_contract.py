@@ -240,6 +240,31 @@ class StorageEngineContract:
                 assert row[:length] == content[offset : offset + length]
                 assert set(row[length:]) <= {0xEE}
 
+    def test_a_batch_of_writes_puts_every_range_in_its_place(self, engine, scratch):
+        random = np.random.default_rng(4)
+        lengths = random.integers(0, 4097, 500)
+        lengths[::3] = 4096
+        places = random.permutation(500)
+        positions = random.permutation(500) * 4096
+        with BufferPool("8MiB") as pool:
+            source = pool.take(500 * 4096)
+            source.memory[:] = random.integers(0, 256, 500 * 4096)
+            engine.write(scratch, 0, bytes(500 * 4096)).wait(PATIENCE_SECONDS)
+            ticket = engine.write_many(scratch, places * 4096, lengths, source, positions)
+            assert ticket.result() == lengths.sum()
+            back = self.read_back(engine, scratch, 500 * 4096)
+        expected = bytearray(500 * 4096)
+        for place, length, position in zip(places, lengths, positions, strict=True):
+            row = source.memory[position : position + length].tobytes()
+            expected[place * 4096 : place * 4096 + length] = row
+        assert back == expected
+
+    def test_a_batch_of_writes_needs_a_writable_file(self, engine, tmp_path):
+        path = tmp_path / "read only"
+        path.write_bytes(bytes(10))
+        with open_file(path) as file, pytest.raises(ValueError, match="opened for reading"):
+            engine.write_many(file, [0], [10], bytes(10), [0])
+
     def test_a_batch_copies_its_arrays(self, engine, tmp_path):
         content = content_of(8192)
         with self.file_with(tmp_path, content) as file:
