@@ -11,37 +11,20 @@ import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import nn
-from torch.utils.checkpoint import checkpoint
 
 import shorthaul as sh
 from shorthaul.errors import InPlaceChangeError, OffloadBudgetError, TemporaryFileSystemError
 from shorthaul.offload.identity import StorageReference
+from tests.offload.cases import (
+    CASES,
+    MODULES,
+    embedding,
+    leaf,
+    square_transpose,
+    unbound_qkv,
+    views,
+)
 from tests.offload.keep_all import gradients_of, require_bit_equal, require_equal, small_offload
-
-
-def leaf(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
-    generator = torch.Generator().manual_seed(sum(shape))
-    return torch.randn(*shape, dtype=dtype, generator=generator).requires_grad_()
-
-
-class Attention(nn.Module):
-    """Fused query, key and value: views of one storage at different offsets."""
-
-    def __init__(self, width: int = 64, heads: int = 4) -> None:
-        super().__init__()
-        torch.manual_seed(1)
-        self.heads = heads
-        self.fused = nn.Linear(width, 3 * width)
-        self.out = nn.Linear(width, width)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        batch, length, width = x.shape
-        parts = (
-            each.view(batch, length, self.heads, -1).transpose(1, 2)
-            for each in self.fused(x).chunk(3, -1)
-        )
-        mixed = F.scaled_dot_product_attention(*parts, is_causal=True)
-        return self.out(mixed.transpose(1, 2).reshape(batch, length, width))
 
 
 def test_the_comparison_fails_on_unequal_gradients():
@@ -51,164 +34,18 @@ def test_the_comparison_fails_on_unequal_gradients():
         require_equal([None], [torch.ones(2)])
 
 
-def _views(x: torch.Tensor) -> torch.Tensor:
-    h = x * 2
-    return (h[:32].sin() * h[32:].cos()).sum()
-
-
-def _unbound_qkv(x: torch.Tensor) -> torch.Tensor:
-    q, k, v = (x * 3).view(64, 3, -1).unbind(1)
-    return ((q * k).tanh() * v).sum()
-
-
-def _square_transpose(x: torch.Tensor) -> torch.Tensor:
-    h = x * 2
-    return (h @ h.t() @ h).square().mean()
-
-
-def _expanded(x: torch.Tensor) -> torch.Tensor:
-    h = (x * 2)[:1].expand(64, 64)
-    return (h * x).sin().sum()
-
-
-def _as_strided(x: torch.Tensor) -> torch.Tensor:
-    h = x * 2
-    return (h.as_strided((60, 60), (64, 1), 130) * h.as_strided((60, 60), (1, 64), 3)).sum()
-
-
-def _complex(x: torch.Tensor) -> torch.Tensor:
-    h = torch.complex(x * 2, x * 3)
-    return (h.conj() * h * h.mH).abs().sum()
-
-
-def _negated_imaginary(x: torch.Tensor) -> torch.Tensor:
-    h = torch.complex(x * 2, x * 3)
-    return (h.conj().imag * x).square().sum()
-
-
-def _boolean_mask(x: torch.Tensor) -> torch.Tensor:
-    h = x * 2
-    return torch.where(h > 0, h, h * h).sum()
-
-
-def _bfloat16(x: torch.Tensor) -> torch.Tensor:
-    h = x.bfloat16()
-    return (h @ h).float().square().mean()
-
-
-def _not_contiguous(x: torch.Tensor) -> torch.Tensor:
-    h = (x * 2)[:, ::2]
-    return (h * h.exp()).sum()
-
-
-def _zero_size(x: torch.Tensor) -> torch.Tensor:
-    empty = (x * 2)[:0]
-    return (empty * empty).sum() + (x * 3).sin().sum()
-
-
-def _dropout(x: torch.Tensor) -> torch.Tensor:
-    return F.dropout(x * 2, 0.5).square().sum()
-
-
-def _saved_output(x: torch.Tensor) -> torch.Tensor:
-    return (x * 0.1).exp().tanh().sigmoid().sum()
-
-
-def _same_storage_many_times(x: torch.Tensor) -> torch.Tensor:
-    h = (x * 2).tanh()
-    return sum(((h * (i + 1)) * h.sin()).sum() for i in range(5))
-
-
-def _autocast(x: torch.Tensor) -> torch.Tensor:
-    with torch.autocast("cpu", torch.bfloat16):
-        h = x @ x
-        return F.gelu(h @ x).float().square().mean()
-
-
-def _checkpointed(x: torch.Tensor) -> torch.Tensor:
-    def inner(h: torch.Tensor) -> torch.Tensor:
-        return checkpoint(lambda y: (y @ y).tanh(), h * 2, use_reentrant=False).sin()
-
-    return checkpoint(inner, x * 1.5, use_reentrant=False).square().mean()
-
-
-def _sparse(x: torch.Tensor) -> torch.Tensor:
-    with_holes = torch.eye(64).to_sparse()
-    return (torch.sparse.mm(with_holes, x * 2) * x).sum()
-
-
-def _embedding(x: torch.Tensor) -> torch.Tensor:
-    return (F.embedding(torch.arange(640) % 64, x) ** 3).sum()
-
-
-class _Cube(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, x):
-        ctx.save_for_backward(x, x * x)
-        return x**3
-
-    @staticmethod
-    def backward(ctx, gradient):
-        x, square = ctx.saved_tensors
-        return gradient * (square + 2 * x * x)
-
-
-def _custom_function(x: torch.Tensor) -> torch.Tensor:
-    return _Cube.apply(x * 2).sum()
-
-
-CASES = [
-    _views,
-    _unbound_qkv,
-    _square_transpose,
-    _expanded,
-    _as_strided,
-    _complex,
-    _negated_imaginary,
-    _boolean_mask,
-    _bfloat16,
-    _not_contiguous,
-    _zero_size,
-    _dropout,
-    _saved_output,
-    _same_storage_many_times,
-    _autocast,
-    _checkpointed,
-    _sparse,
-    _custom_function,
-]
-
-
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.__name__.strip("_"))
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.__name__)
 @pytest.mark.parametrize("knobs", [{}, {"budget": "1MiB"}, {"compress": "mask"}], ids=str)
 def test_gradients_are_bit_equal(case, knobs, tmp_path):
-    shape = (64, 192) if case is _unbound_qkv else (64, 64)
+    shape = (64, 192) if case is unbound_qkv else (64, 64)
     x = leaf(*shape)
     require_bit_equal(tmp_path, [x], lambda: case(x), **knobs)
 
 
 def test_an_embedding_table_is_a_parameter_and_stays(tmp_path):
     x = leaf(64, 64)
-    report = require_bit_equal(tmp_path, [x], lambda: _embedding(x))
+    report = require_bit_equal(tmp_path, [x], lambda: embedding(x))
     assert report.counts.left_alone["lives anyway"] + report.counts.offloaded > 0
-
-
-MODULES = {
-    "attention": (Attention, (4, 32, 64)),
-    "conv": (
-        lambda: nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU()),
-        (2, 3, 16, 16),
-    ),
-    "lstm": (lambda: nn.LSTM(64, 64, 2, batch_first=True), (4, 16, 64)),
-    "gru": (lambda: nn.GRU(64, 64, batch_first=True), (4, 16, 64)),
-    "transformer": (
-        lambda: nn.TransformerEncoderLayer(64, 4, 128, dropout=0.1, batch_first=True),
-        (4, 32, 64),
-    ),
-    "layer norm": (lambda: nn.Sequential(nn.LayerNorm(64), nn.GELU()), (32, 64)),
-    "softmax": (lambda: nn.Sequential(nn.Linear(64, 64), nn.Softmax(-1)), (32, 64)),
-    "pooling": (lambda: nn.Sequential(nn.Conv2d(3, 8, 3), nn.MaxPool2d(2)), (2, 3, 16, 16)),
-}
 
 
 @pytest.mark.parametrize("name", MODULES)
@@ -381,10 +218,10 @@ def test_gradcheck_and_gradgradcheck(tmp_path):
 
 def test_backward_after_the_block_and_after_the_context_is_forgotten(tmp_path):
     x = leaf(64, 64)
-    expected = gradients_of([x], lambda: _square_transpose(x))
+    expected = gradients_of([x], lambda: square_transpose(x))
     x.grad = None
     with small_offload(tmp_path):
-        loss = _square_transpose(x)
+        loss = square_transpose(x)
     gc.collect()
     loss.backward()
     require_equal(expected, [x.grad])
@@ -394,7 +231,7 @@ def test_a_dropped_graph_and_an_exception_in_forward_leave_nothing(tmp_path):
     x = leaf(64, 64)
     offload = small_offload(tmp_path)
     with offload:
-        loss = _square_transpose(x)
+        loss = square_transpose(x)
     del loss
 
     def failing() -> None:
@@ -408,18 +245,18 @@ def test_a_dropped_graph_and_an_exception_in_forward_leave_nothing(tmp_path):
     report = offload.report()
     assert (report.live_bytes, report.disk_bytes) == (0, 0)
     with offload:
-        _square_transpose(x).backward()  # and it still works
+        square_transpose(x).backward()  # and it still works
 
 
 def test_backward_in_several_threads(tmp_path):
     leaves = [leaf(64, 64) for _ in range(4)]
-    expected = [gradients_of([x], lambda x=x: _square_transpose(x)) for x in leaves]
+    expected = [gradients_of([x], lambda x=x: square_transpose(x)) for x in leaves]
     offload = small_offload(tmp_path, budget="2MiB")
     losses = []
     with offload:
         for x in leaves:
             x.grad = None
-            losses.append(_square_transpose(x))
+            losses.append(square_transpose(x))
     threads = [threading.Thread(target=loss.backward) for loss in losses]
     for thread in threads:
         thread.start()
@@ -431,9 +268,9 @@ def test_backward_in_several_threads(tmp_path):
 
 def test_a_decorated_function(tmp_path):
     x = leaf(64, 64)
-    expected = gradients_of([x], lambda: _square_transpose(x))
+    expected = gradients_of([x], lambda: square_transpose(x))
     offload = small_offload(tmp_path)
-    decorated = offload(lambda: _square_transpose(x))
+    decorated = offload(lambda: square_transpose(x))
     require_equal(expected, gradients_of([x], decorated))
     assert offload.report().counts.offloaded > 0
 
@@ -458,7 +295,7 @@ def test_micro_batches_in_the_order_of_one_forward_one_backward(tmp_path):
 
     def forward(index: int) -> torch.Tensor:
         offload.micro_batch(index)
-        return _square_transpose(x * (index + 1))
+        return square_transpose(x * (index + 1))
 
     with offload:
         for _ in range(2):
@@ -474,7 +311,7 @@ def test_micro_batches_in_the_order_of_one_forward_one_backward(tmp_path):
     plain = x.grad.clone()
     x.grad = None
     for index in range(6):
-        _square_transpose(x * (index + 1)).backward()
+        square_transpose(x * (index + 1)).backward()
     assert torch.equal(plain, x.grad)
     assert offload.report().disk_bytes == 0
 
@@ -521,7 +358,7 @@ def test_memory_file_systems_are_refused_unless_asked():
     with pytest.raises(TemporaryFileSystemError, match="stays in memory"):
         sh.offload_activations("/dev/shm")
     x = leaf(64, 64)
-    require_bit_equal("/dev/shm", [x], lambda: _views(x), allow_memory=True)
+    require_bit_equal("/dev/shm", [x], lambda: views(x), allow_memory=True)
 
 
 @pytest.mark.parametrize(
@@ -550,7 +387,7 @@ def test_two_hundred_steps_leak_nothing(tmp_path):
     before = files()
     for _ in range(200):
         with offload:
-            _square_transpose(x).backward()
+            square_transpose(x).backward()
     gc.collect()
     report = offload.report()
     assert (report.live_bytes, report.disk_bytes) == (0, 0)
