@@ -11,13 +11,14 @@ torch.Size([1, 4, 8, 8])
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from shorthaul.conv import aten
+from shorthaul.conv import aten, kernels
 from shorthaul.conv.arguments import (
     Integers,
     Padding,
@@ -29,10 +30,12 @@ from shorthaul.conv.arguments import (
     verify_same_kind,
     verify_weight,
 )
+from shorthaul.conv.backend import reason_for_aten
 from shorthaul.conv.operators import convolution, find_problem, run_convolution
 from shorthaul.conv.problem import ACTIVATIONS, PADDING_MODES, ConvProblem, Triple
 from shorthaul.errors import ConvolutionError
 from shorthaul.fallbacks import note_fallback
+from shorthaul.settings import settings
 
 KERNEL_DTYPES = frozenset((torch.float32, torch.float64, torch.bfloat16, torch.float16))
 
@@ -67,8 +70,13 @@ def conv1d(
     >>> conv1d(torch.ones(1, 1, 5), torch.ones(1, 1, 3), padding="same")
     tensor([[[2., 3., 3., 3., 2.]]])
     """
+    written = (stride, padding, dilation, groups, padding_mode, activation, exact)
+    if residual is None and out is None:
+        output = _run_known(1, input, weight, bias, written)
+        if output is not None:
+            return output
     geometry = _geometry(1, weight, stride, padding, dilation, groups, padding_mode)
-    return _convolve(1, input, weight, bias, geometry, activation, residual, exact, out)
+    return _convolve(1, input, weight, bias, geometry, written, residual, out)
 
 
 def conv2d(
@@ -98,8 +106,13 @@ def conv2d(
     >>> conv2d(torch.ones(1, 2, 4, 4), torch.ones(3, 2, 3, 3), stride=2, padding=1).shape
     torch.Size([1, 3, 2, 2])
     """
+    written = (stride, padding, dilation, groups, padding_mode, activation, exact)
+    if residual is None and out is None:
+        output = _run_known(2, input, weight, bias, written)
+        if output is not None:
+            return output
     geometry = _geometry(2, weight, stride, padding, dilation, groups, padding_mode)
-    return _convolve(2, input, weight, bias, geometry, activation, residual, exact, out)
+    return _convolve(2, input, weight, bias, geometry, written, residual, out)
 
 
 def conv3d(
@@ -122,8 +135,13 @@ def conv3d(
     >>> conv3d(torch.ones(1, 1, 3, 3, 3), torch.ones(1, 1, 3, 3, 3)).item()
     27.0
     """
+    written = (stride, padding, dilation, groups, padding_mode, activation, exact)
+    if residual is None and out is None:
+        output = _run_known(3, input, weight, bias, written)
+        if output is not None:
+            return output
     geometry = _geometry(3, weight, stride, padding, dilation, groups, padding_mode)
-    return _convolve(3, input, weight, bias, geometry, activation, residual, exact, out)
+    return _convolve(3, input, weight, bias, geometry, written, residual, out)
 
 
 def _geometry(
@@ -182,11 +200,11 @@ def _convolve(
     weight: Tensor,
     bias: Tensor | None,
     geometry: Geometry,
-    activation: str | None,
+    written: tuple[Any, ...],
     residual: Tensor | None,
-    exact: bool,
     out: Tensor | None,
 ) -> Tensor:
+    *_, activation, exact = written
     input, weight, bias, residual = autocast(input, weight, bias, residual)
     _verify(dimensions, input, weight, bias, geometry.groups, activation)
     is_batched = input.dim() == dimensions + 2
@@ -206,7 +224,72 @@ def _convolve(
         _run_into(expand_dimensions(out, dimensions), problem, images, weight, bias, added)
         return out
     run = run_convolution if input.dtype in KERNEL_DTYPES else _run_other_dtype
-    return drop_dimensions(run(problem, images, weight, bias, added), dimensions, is_batched)
+    output = run(problem, images, weight, bias, added)
+    if residual is None:
+        _learn(dimensions, input, weight, bias, written, problem, images)
+    return drop_dimensions(output, dimensions, is_batched)
+
+
+# Calls that were checked once: what was written and the tensors' shapes, strides and dtypes lead
+# straight to the problem. Checking again would take longer than a small convolution.
+_known_calls: dict[tuple[Any, ...], ConvProblem] = {}
+_MOST_KNOWN_CALLS = 4096
+
+
+def _call_key(
+    dimensions: int, input: Tensor, weight: Tensor, bias: Tensor | None, written: tuple[Any, ...]
+) -> tuple[Any, ...]:
+    return (
+        dimensions,
+        settings.kernels,
+        written,
+        *(
+            None if each is None else (each.shape, each.stride(), each.dtype, each.device)
+            for each in (input, weight, bias)
+        ),
+    )
+
+
+def _learn(
+    dimensions: int,
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    written: tuple[Any, ...],
+    problem: ConvProblem,
+    images: Tensor,
+) -> None:
+    """Remember a call that the CPU's kernels can take as it is."""
+    if (
+        input.device.type == "cpu"
+        and images.numel()
+        and images.is_contiguous(memory_format=aten.memory_format(problem))
+        and reason_for_aten(problem, "cpu") is None
+    ):
+        if len(_known_calls) >= _MOST_KNOWN_CALLS:
+            _known_calls.clear()
+        with contextlib.suppress(TypeError):  # lists cannot be remembered
+            _known_calls[_call_key(dimensions, input, weight, bias, written)] = problem
+
+
+def _run_known(
+    dimensions: int, input: Tensor, weight: Tensor, bias: Tensor | None, written: tuple[Any, ...]
+) -> Tensor | None:
+    """The output of a call that is known already and that nobody looks at; else `None`."""
+    if (
+        torch.compiler.is_compiling()
+        or not is_plain(input, weight, bias)
+        or torch.is_autocast_enabled("cpu")
+    ):
+        return None
+    try:
+        problem = _known_calls.get(_call_key(dimensions, input, weight, bias, written))
+    except TypeError:
+        return None
+    if problem is None:
+        return None
+    output = kernels.run_forward(problem, expand_dimensions(input, dimensions), weight, bias)
+    return drop_dimensions(output, dimensions, input.dim() == dimensions + 2)
 
 
 def problem_of(
