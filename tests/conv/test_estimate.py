@@ -7,6 +7,7 @@ import pytest
 import torch
 from rich.console import Console
 
+from shorthaul.conv import kernels
 from shorthaul.conv.estimate import TWELVE_LAYERS, Layer, estimate
 from shorthaul.conv.problem import ConvProblem
 from shorthaul.conv.reference import window_tensor
@@ -103,3 +104,13 @@ def test_the_table_names_every_method() -> None:
 def test_images_that_are_too_small_are_refused() -> None:
     with pytest.raises(ConvolutionError, match="larger than the padded input"):
         estimate(ConvProblem(1, 1, (1, 5, 5)), 1, (1, 4, 4))
+
+
+@pytest.mark.parametrize("layout", ["contiguous", "channels_last"])
+@pytest.mark.parametrize(("channels", "groups"), [((64, 1), 1), ((64, 64), 64), ((64, 64), 1)])
+def test_ours_is_what_the_kernels_ask_for(
+    channels: tuple[int, int], groups: int, layout: str
+) -> None:
+    problem = ConvProblem(*channels, (1, 3, 3), groups=groups, layout=layout)
+    call = kernels._prepare_forward(problem, (2, 1, 20, 20), None, 2)
+    assert estimate(problem, 2, (1, 20, 20), threads=2).ours_bytes == call.workspace_bytes
