@@ -52,6 +52,9 @@ TOLERATED_FAILURES = 3
 PATIENCE_ROUNDS, PATIENCE_SECONDS = 50, 0.004
 # A payload that is not at least this much smaller is written as it is: unpacking costs time too.
 SMALLEST_GAIN = 0.95
+# Storages known to outlive their graphs are looked through for dead ones when there are more of them
+# than this, and then when they have doubled.
+SMALLEST_LIVING_LIMIT = 64
 
 
 @dataclass
@@ -402,14 +405,10 @@ class ActivationStore:
             elif not self._give_up_prefetch(wanted):
                 if patience == 0:
                     self._raise_no_room(length_bytes)
-                # A worker of the engine, or a thread that runs another part of the backward pass,
-                # may let go of memory a moment after it is done with it.
+                # A worker of the engine, or an operator in another thread, may let go of memory a
+                # moment after it is done with it.
                 patience -= 1
-                self.lock.release()
-                try:
-                    time.sleep(PATIENCE_SECONDS)
-                finally:
-                    self.lock.acquire()
+                time.sleep(PATIENCE_SECONDS)
 
     def _raise_no_room(self, length_bytes: int) -> NoReturn:
         assert self.budget_bytes is not None, "without a budget there is always room"
