@@ -147,17 +147,16 @@ class ActivationOffload(contextlib.ContextDecorator):
         except RuntimeError:  # sparse tensors have no size of their own
             is_small = True
         if is_small:
-            # The version goes along: with hooks, autograd no longer checks it. The node that made
-            # the tensor does not: if the tensor is its result, neither could ever be freed.
             self._small_count += 1
-            return (tensor if tensor.is_leaf else tensor.detach(), tensor._version)
+            return _as_it_is(tensor)
         return self._pack_large(tensor)
 
     def _unpack(self, packed: Any) -> torch.Tensor:
-        if type(packed) is not tuple:
+        kind = type(packed)
+        if kind is Handle:
             return self._unpack_large(packed)
         tensor: torch.Tensor
-        tensor, version = packed
+        tensor, version = packed if kind is tuple else (packed, 0)
         if tensor._version != version:
             described = f"{tensor.type()} {list(tensor.shape)}"
             raise InPlaceChangeError(described, tensor._version, version)
@@ -174,7 +173,7 @@ class ActivationOffload(contextlib.ContextDecorator):
                 reason = "lives anyway"
             if reason is not None or key is None:
                 store.counts.left_alone[reason or ""] += 1
-                return (tensor if tensor.is_leaf else tensor.detach(), tensor._version)
+                return _as_it_is(tensor)
             record = store.find(tensor, key)
             if record is None:
                 record = self._save(tensor, key)
@@ -350,6 +349,18 @@ def offload_activations(
         wear=WearLimit(Endurance.parse(endurance), WriteLedger(identify_device(given[0]))),
         open_lane=engine if callable(engine) else lambda: open_engine(engine),
     )
+
+
+def _as_it_is(tensor: torch.Tensor) -> object:
+    """What stands for a tensor that stays in memory.
+
+    Its version goes along unless it is 0, the usual one: with hooks, autograd no longer checks it.
+    The node that made it does not: if the tensor is the node's result, neither could ever be freed.
+    """
+    version = tensor._version
+    if not tensor.is_leaf:
+        tensor = tensor.detach()
+    return (tensor, version) if version else tensor
 
 
 def find_scope(frame: FrameType | None) -> str:
