@@ -125,3 +125,30 @@ def test_gradients_reach_the_weight_and_the_norm() -> None:
     weight, bias = Fold(norm, None).apply(conv.weight, conv.bias)
     (weight.sum() + bias.sum()).backward()
     assert all(each.grad is not None for each in (*norm.parameters(), *conv.parameters()))
+
+
+@pytest.mark.parametrize("part", ["conv.weight", "conv.bias", "norm.weight", "norm.running_var"])
+def test_writes_through_data_are_folded_anew(part: str) -> None:
+    model = nn.ModuleDict({"conv": nn.Conv2d(3, 5, 3), "norm": _trained_norm(5)})
+    conv, norm = model["conv"], model["norm"]
+    fold = Fold(norm, None)
+    with torch.no_grad():
+        before = fold.apply(conv.weight, conv.bias)
+        assert fold.apply(conv.weight, conv.bias) is before
+        dict([*model.named_parameters(), *model.named_buffers()])[part].data.mul_(2)
+        after = fold.apply(conv.weight, conv.bias)
+        expected = fold_batch_norm(norm, conv.weight, conv.bias)
+    assert after is not before
+    for one, other in zip(after, expected, strict=True):
+        assert torch.equal(one, other)
+
+
+def test_inference_tensors_are_folded_at_every_call() -> None:
+    with torch.inference_mode():
+        norm = _trained_norm(5)
+        weight = torch.randn(5, 3, 3, 3)
+        fold = Fold(norm, None)
+        fold.apply(weight, None)
+        weight.mul_(2)
+        expected, _ = fold_batch_norm(norm, weight, None)
+        assert torch.equal(fold.apply(weight, None)[0], expected)

@@ -13,6 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
+from shorthaul.conv.packing import sample_values
+
 _BATCH_NORMS: tuple[type[nn.Module], ...] = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 _ACTIVATIONS: dict[type[nn.Module], str] = {
     nn.ReLU: "relu",
@@ -49,12 +51,14 @@ class Fold:
             return weight, bias
         norm: Any = self.norm
         parts = [weight, bias, norm.weight, norm.bias, norm.running_mean, norm.running_var]
-        if torch.compiler.is_compiling() or (
-            torch.is_grad_enabled()
-            and any(each is not None and each.requires_grad for each in parts)
+        present = [each for each in parts if each is not None]
+        if (
+            torch.compiler.is_compiling()
+            or any(each.is_inference() for each in present)  # have no version
+            or (torch.is_grad_enabled() and any(each.requires_grad for each in present))
         ):
             return fold_batch_norm(norm, weight, bias)
-        key = tuple(None if each is None else (each.data_ptr(), each._version) for each in parts)
+        key = tuple((each.data_ptr(), each._version, sample_values(each)) for each in present)
         if self._folded is None or key != self._key:
             with torch.no_grad():
                 self._folded, self._key = fold_batch_norm(norm, weight, bias), key

@@ -1,8 +1,9 @@
 """Weights in the order that kernels read them, packed once and remembered until they change.
 
 A packed copy belongs to one tensor object at one version: an optimiser's step, a load of a state
-dict or any in-place write raises the version, and the next call packs again. When the tensor goes,
-so does its copy.
+dict or any in-place write raises the version, and the next call packs again. Writes through `.data`
+raise no version, so a sample of the values is compared as well. When the tensor goes, so does its
+copy.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import math
 import threading
 import weakref
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -29,37 +30,84 @@ from shorthaul.jit import (
     load_kernel,
 )
 
+# Few enough to cost a few microseconds, many enough that every longer run of values has one.
+SAMPLED_VALUES = 32
+
+
+def sample_values(tensor: torch.Tensor) -> list[float]:
+    """Values spread evenly over a CPU tensor, the first and the last among them.
+
+    They tell of writes that raise no version: `p.data.mul_(2)`, or an optimiser that uses `.data`. A
+    tensor of up to 32 values is taken whole. On other devices nothing is sampled, because reading
+    would wait for all work that was handed to the device.
+
+    >>> sample_values(torch.arange(63.0))[:4], sample_values(torch.ones(2))
+    ([0.0, 2.0, 4.0, 6.0], [1.0, 1.0])
+    """
+    if tensor.device.type != "cpu":
+        return []
+    sample: list[float] = tensor.detach().take(_sampled_positions(tensor.numel())).tolist()
+    return sample
+
+
+@functools.lru_cache(maxsize=4096)
+def _sampled_positions(values: int) -> torch.Tensor:
+    samples = min(values, SAMPLED_VALUES)
+    # From the first value to the last, so that the step is seldom a multiple of the kernel's size,
+    # which would sample the same tap of every channel.
+    positions = [each * (values - 1) // max(samples - 1, 1) for each in range(samples)]
+    return torch.tensor(positions, dtype=torch.int64, device="cpu")
+
+
+@dataclass(frozen=True)
+class _Copies:
+    """The packed copies of one tensor, and what it looked like when they were made."""
+
+    reference: weakref.ref[torch.Tensor]
+    version: int
+    address: int
+    sample: list[float]
+    by_order: dict[object, Any] = field(default_factory=dict)
+
+    def are_of(self, weight: torch.Tensor, version: int, address: int, sample: list[float]) -> bool:
+        """Whether the tensor is this one, and unchanged. A NaN in the sample counts as a change."""
+        return (
+            self.reference() is weight
+            and (self.version, self.address) == (version, address)
+            and self.sample == sample
+        )
+
 
 class PackedWeights:
-    """Packed copies by tensor, version and order."""
+    """Packed copies by tensor, version, sample and order."""
 
     def __init__(self) -> None:
-        self._copies: dict[int, tuple[weakref.ref[torch.Tensor], int, int, dict[Any, Any]]] = {}
+        self._copies: dict[int, _Copies] = {}
         self._lock = threading.Lock()
 
     def find(self, weight: torch.Tensor, order: object, pack: Callable[[], Any]) -> Any:
         """The copy of `weight` in `order`, made by `pack` unless there is one that is current."""
         if weight.is_inference():  # has no version that would tell of a change
             return pack()
+        # Sampled before packing: a write in between is found by the next call.
         key, version, address = id(weight), weight._version, weight.data_ptr()
+        sample = sample_values(weight)
         with self._lock:
             found = self._copies.get(key)
-            if found is None or found[0]() is not weight or found[1:3] != (version, address):
+            if found is None or not found.are_of(weight, version, address, sample):
                 reference = weakref.ref(weight, functools.partial(self._forget, key))
-                found = (reference, version, address, {})
-                self._copies[key] = found
-            copies = found[3]
-            if order in copies:
-                return copies[order]
+                found = self._copies[key] = _Copies(reference, version, address, sample)
+            if order in found.by_order:
+                return found.by_order[order]
         packed = pack()
         with self._lock:
-            copies[order] = packed
+            found.by_order[order] = packed
         return packed
 
     def _forget(self, key: int, reference: weakref.ref[torch.Tensor]) -> None:
         # No lock: a finaliser may run while this very thread holds it.
         found = self._copies.get(key)
-        if found is not None and found[0] is reference:
+        if found is not None and found.reference is reference:
             del self._copies[key]
 
     def __len__(self) -> int:
