@@ -5,9 +5,6 @@ from dataclasses import replace
 import pytest
 import torch
 
-from shorthaul.conv.emit_depthwise import DepthwiseKernel, emit_depthwise_kernel
-from shorthaul.conv.emit_grad_weight import emit_grad_weight_kernel
-from shorthaul.conv.emit_planar import PlanarKernel, emit_planar_kernel
 from shorthaul.conv.emit_window import WindowKernel, emit_panel_widths, emit_window_kernel
 from shorthaul.conv.geometry import KernelShape
 from shorthaul.conv.machine import AVX2, AVX512, NEON
@@ -85,28 +82,3 @@ def test_half_precision_is_stored_as_bits_and_summed_in_single() -> None:
     source = emit_window_kernel(replace(KERNEL, dtype=torch.bfloat16))
     assert "using Value = AsBfloat16;\n" in source.text
     assert "void convolve(const uint16_t* input, const float* weights," in source.text
-
-
-@pytest.mark.parametrize(
-    ("source", "name", "line"),
-    [
-        (
-            emit_grad_weight_kernel(KERNEL),
-            "conv_grad_weight_64to40_1x3x3",
-            "Register tile: 6 window values x 16 output channels for avx2.",
-        ),
-        (
-            emit_planar_kernel(PlanarKernel(torch.float32, False, None, AVX2, 3, 4)),
-            "conv_planar_3x4_float32_contiguous",
-            "Register tile: 3 output channels x 4 vectors of outputs for avx2.",
-        ),
-        (
-            emit_depthwise_kernel(DepthwiseKernel(torch.float32, None, AVX2, 6, 2)),
-            "conv_depthwise_float32",
-            "Register tile: 6 outputs x 2 vectors of channels for avx2.",
-        ),
-    ],
-)
-def test_the_other_kernels_say_what_they_are(source, name, line) -> None:
-    assert source.name == name
-    assert line in source.text

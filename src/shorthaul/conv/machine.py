@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import platform
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -51,23 +52,35 @@ AVX512 = VectorMachine("avx512", 64, 32)
 NEON = VectorMachine("neon", 16, 32)
 
 
+def choose_machine(architecture: str, features: Iterable[str]) -> VectorMachine:
+    """The widest registers of a processor, from what the system says about it.
+
+    >>> choose_machine("x86_64", ("avx2", "fma")).name, choose_machine("x86_64", ("avx2",)).name
+    ('avx2', 'sse')
+    """
+    present = set(features)
+    if architecture in ("aarch64", "arm64"):
+        return NEON
+    if "avx512f" in present:
+        return AVX512
+    return AVX2 if {"avx2", "fma"} <= present else SSE
+
+
 @functools.cache
 def this_machine() -> VectorMachine:
     """The machine that `-march=native` compiles for here."""
-    features = read_processor().features
-    if platform.machine() in ("aarch64", "arm64"):
-        return NEON
-    if "avx512f" in features:
-        return AVX512
-    return AVX2 if "avx2" in features and "fma" in features else SSE
+    return choose_machine(platform.machine(), read_processor().features)
 
 
 @functools.cache
 def second_level_cache_bytes() -> int:
     """Size of one core's second-level cache; 512 KiB where the system does not say."""
-    path = Path("/sys/devices/system/cpu/cpu0/cache/index2/size")
+    return read_cache_bytes(Path("/sys/devices/system/cpu/cpu0/cache/index2/size"))
+
+
+def read_cache_bytes(path: Path) -> int:
+    """The size that the system wrote to `path`, as `512K`; 512 KiB where there is none."""
     try:
-        text = path.read_text().strip()
-        return int(text.removesuffix("K")) * 1024
+        return int(path.read_text().strip().removesuffix("K")) * 1024
     except (OSError, ValueError):
         return 512 * 1024
