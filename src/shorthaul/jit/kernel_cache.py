@@ -141,7 +141,8 @@ class KernelCache:
         if self.directory.is_dir():
             # Moved aside first: a process that is compiling notices, and starts over elsewhere.
             aside = tempfile.mkdtemp(prefix=".removed-", dir=self.directory.parent)
-            self.directory.rename(Path(aside) / "kernels")
+            with contextlib.suppress(FileNotFoundError):  # somebody else clears it, too
+                self.directory.rename(Path(aside) / "kernels")
         for left in self.directory.parent.glob(".removed-*"):
             shutil.rmtree(left, ignore_errors=True)
         return removed
