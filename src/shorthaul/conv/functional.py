@@ -99,9 +99,10 @@ def conv2d(
     `padding` is one number, one per dimension, a (low, high) pair per dimension, `"same"` or
     `"valid"`; `padding_mode` one of zeros, reflect, replicate, circular, symmetric. `activation` is
     one of relu, relu6, hardswish, silu, gelu, sigmoid, tanh. `residual` has the output's shape.
-    `exact=False` allows arithmetic with a somewhat larger rounding error (Winograd) where it is
-    faster. `out` receives the result and must have its shape and dtype; it is for inference, and
-    saves the page faults of a fresh output.
+    `exact=False` allows arithmetic with a larger rounding error: TF32 in the generated CUDA kernels.
+    On the CPU it changes nothing yet, because no kernel there makes use of it. `out` receives the
+    result and must have its shape and dtype; it is for inference, and saves the page faults of a
+    fresh output.
 
     >>> conv2d(torch.ones(1, 2, 4, 4), torch.ones(3, 2, 3, 3), stride=2, padding=1).shape
     torch.Size([1, 3, 2, 2])
