@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 
 from shorthaul.conv.geometry import forward_task, grad_input_tasks
-from shorthaul.conv.machine import AVX2, AVX512, NEON, SSE
+from shorthaul.conv.machine import AVX2, AVX512, NEON, SSE, this_machine
 from shorthaul.conv.problem import ConvProblem
 from shorthaul.conv.schedule import (
     candidate_schedules,
@@ -15,6 +15,7 @@ from shorthaul.conv.schedule import (
     plan_blocks,
     plan_gradient,
     plan_planes,
+    schedule_gradient,
     schedule_task,
 )
 from tests.conv.problems import Case, cases
@@ -46,7 +47,7 @@ def test_the_twelve_layers_need_less_than_a_megabyte_per_thread(
     task = forward_task(problem, batch, sizes)
     schedule = choose_schedule(problem, (batch, *sizes), threads)
     assert plan_blocks(task, schedule, threads).thread_bytes < 1_000_000
-    assert plan_gradient(task, schedule_task(task), threads).thread_bytes < 1_000_000
+    assert plan_gradient(task, schedule_gradient(task), threads).thread_bytes < 1_000_000
 
 
 def test_blocks_of_the_weight_gradient_do_not_depend_on_threads() -> None:
@@ -54,7 +55,7 @@ def test_blocks_of_the_weight_gradient_do_not_depend_on_threads() -> None:
     for index in range(12):
         problem, sizes = layer(index, "contiguous")
         task = forward_task(problem, 8, sizes)
-        plans = [plan_gradient(task, schedule_task(task), threads) for threads in (1, 2, 7, 64)]
+        plans = [plan_gradient(task, schedule_gradient(task), threads) for threads in (1, 2, 7, 64)]
         assert len({(plan.block_rows, plan.block_columns) for plan in plans}) == 1
 
 
@@ -120,3 +121,18 @@ def test_contiguous_images_and_few_channels_may_also_be_planar() -> None:
         ),
     ):
         assert {each.method for each in candidate_schedules(problem, sizes)} == expected
+
+
+@pytest.mark.parametrize("layout", ["contiguous", "channels_last"])
+@pytest.mark.parametrize(("channels", "groups"), [((64, 1), 1), ((32, 32), 8), ((32, 32), 32)])
+def test_the_weight_gradient_has_tiles_of_windows_whatever_the_forward_method(
+    channels: tuple[int, int], groups: int, layout: str
+) -> None:
+    task = forward_task(
+        ConvProblem(*channels, (1, 3, 3), groups=groups, layout=layout), 2, (1, 32, 32)
+    )
+    assert schedule_task(task).method in ("planar", "depthwise")
+    schedule = schedule_gradient(task)
+    assert schedule.method == "window"
+    assert not schedule.is_specialised
+    assert (schedule.rows, schedule.vectors) == this_machine().tiles()[0]

@@ -44,6 +44,7 @@ from shorthaul.conv.schedule import (
     plan_gradient,
     plan_planes,
     plan_rows,
+    schedule_gradient,
     schedule_task,
 )
 from shorthaul.jit import KernelFunction, load_kernel
@@ -308,7 +309,7 @@ def _prepare_depthwise(
 @functools.lru_cache(maxsize=4096)
 def _prepare_grad_weight(problem: ConvProblem, sizes: Sizes, threads: int) -> _Call:
     task = replace(forward_task(problem, sizes[0], sizes[1:]), activation=None)
-    schedule = schedule_task(task)
+    schedule = schedule_gradient(task)
     kernel = WindowKernel(
         task.dtype,
         task.channels_last,

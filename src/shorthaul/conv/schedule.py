@@ -93,6 +93,20 @@ def schedule_task(task: WindowTask) -> ConvSchedule:
     )
 
 
+def schedule_gradient(task: WindowTask) -> ConvSchedule:
+    """The schedule for the gradient of the weights, which is always summed over packed windows.
+
+    Tiles of other methods would be wrong there: the planar kernel's twelve vectors for one output
+    channel would be eleven vectors of nothing.
+    """
+    schedule = schedule_task(task)
+    if schedule.method == "window":
+        return schedule
+    rows, vectors = this_machine().tiles()[0]
+    strip_bytes = second_level_cache_bytes() * 3 // 8
+    return ConvSchedule("window", rows, vectors, is_specialised=False, strip_bytes=strip_bytes)
+
+
 def candidate_schedules(problem: ConvProblem, sizes: Sizes) -> tuple[ConvSchedule, ...]:
     """Schedules worth measuring, the cost model's choice first; all give the same bits."""
     task = forward_task(problem, sizes[0], sizes[1:])
