@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeAlias
 
 import torch
 from torch.autograd import forward_ad
@@ -31,7 +31,7 @@ NAMESPACE = "shorthaul"
 _library: Any = torch.library.Library(NAMESPACE, "FRAGMENT")  # type: ignore[no-untyped-call]
 _transforms: Any = torch._C._functorch
 
-Overload = torch._ops.OpOverload[..., Any]
+Overload: TypeAlias = "torch._ops.OpOverload[..., Any]"
 
 # What the dispatcher looks at in an ordinary CPU tensor. Fake, sparse, quantised, negated, tracked
 # and wrapped tensors have more, or others. Should PyTorch's change, every call is dispatched.
