@@ -105,3 +105,12 @@ def test_what_is_remembered_is_bounded():
     for size in range(1, 3 * REMEMBERED_PASSES):
         list(order.note_unpacked(make_record(order, size)))
     assert len(order._learned) == REMEMBERED_PASSES
+
+
+def test_what_is_kept_for_good_is_not_looked_at_again():
+    order = BackwardOrder()
+    records = [make_record(order) for _ in range(6)]
+    for kept in (4, 3, 1):
+        records[kept].state = State.KEPT
+    assert positions(order.note_unpacked(records[5])) == [2, 1, 0]  # up to the first to be read
+    assert positions(order.note_unpacked(records[2])) == [0]

@@ -14,6 +14,7 @@ import torch
 
 import shorthaul as sh
 from shorthaul.errors import ActivationLostError, OffloadBudgetError, StorageError
+from shorthaul.offload.store import LONGEST_READ_AHEAD
 from shorthaul.storage import Fault, ThreadEngine, faulty_engine, throttled_engine
 from tests.offload.keep_all import gradients_of, require_bit_equal, require_equal, small_offload
 
@@ -245,3 +246,15 @@ def test_scratch_files_are_closed_with_the_context(x, tmp_path):
         offload.close()
     links = [each.readlink() for each in Path("/proc/self/fd").iterdir() if each.exists()]
     assert not [each for each in links if str(each).startswith(str(tmp_path))]
+
+
+def test_many_small_records_are_not_all_read_ahead(x, tmp_path):
+    offload = small_offload(tmp_path)
+    with offload:
+        offload.micro_batch("only")
+        loss = deep(x, layers=LONGEST_READ_AHEAD)
+    offload.store.wait_until_idle()
+    offload.next_backward("only")
+    assert offload.report().counts.prefetched == LONGEST_READ_AHEAD
+    loss.backward()
+    assert offload.report().counts.prefetched > LONGEST_READ_AHEAD

@@ -13,7 +13,7 @@ import time
 import weakref
 from collections.abc import Iterator, Sequence
 
-from shorthaul.offload.record import Record
+from shorthaul.offload.record import Record, State
 
 REMEMBERED_PASSES = 64
 
@@ -32,6 +32,7 @@ class ForwardPass:
         self._seen: set[int] = set()
         self._order: list[int] | None = None
         self._rank: dict[int, int] = {}
+        self._settled = 0  # ranks below this one never have to be read any more
 
     @property
     def next_position(self) -> int:
@@ -62,6 +63,7 @@ class ForwardPass:
     def expect(self, order: Sequence[int]) -> None:
         """Guess that records will be needed in this order of positions."""
         self._order = list(order)
+        self._settled = 0
         self._rank = {position: rank for rank, position in enumerate(self._order)}
 
     @property
@@ -72,11 +74,20 @@ class ForwardPass:
     def upcoming(self, position: int | None) -> Iterator[Record]:
         """Living records expected after `position` (`None`: from the start), the next one first."""
         order = self._order or []
+        # Without this, every use would look at all that are kept: quadratic in their number.
+        while self._settled < len(order) and self._is_settled(order[self._settled]):
+            self._settled += 1
         start = 0 if position is None else self._rank.get(position, -1) + 1
-        for each in order[start:]:
+        for rank in range(max(start, self._settled), len(order)):
+            each = order[rank]
             record = self._records[each]() if each not in self._seen else None
             if record is not None:
                 yield record
+
+    def _is_settled(self, position: int) -> bool:
+        """Whether a record was used, is forgotten, or is kept in memory for good."""
+        record = None if position in self._seen else self._records[position]()
+        return record is None or record.state is State.KEPT
 
 
 class BackwardOrder:

@@ -52,6 +52,8 @@ TOLERATED_FAILURES = 3
 PATIENCE_ROUNDS, PATIENCE_SECONDS = 50, 0.004
 # A payload that is not at least this much smaller is written as it is: unpacking costs time too.
 SMALLEST_GAIN = 0.95
+# Records read ahead at most, however small they are: each use looks through those on their way.
+LONGEST_READ_AHEAD = 64
 # Storages known to outlive their graphs are looked through for dead ones when there are more of them
 # than this, and then when they have doubled.
 SMALLEST_LIVING_LIMIT = 64
@@ -320,6 +322,8 @@ class ActivationStore:
             self.settle()
             waiting_bytes = sum(each.size_bytes for each in self._loading)
             for record in records:
+                if len(self._loading) >= LONGEST_READ_AHEAD:
+                    return
                 if not self._has_to_be_read(record):
                     continue
                 is_over_window = waiting_bytes + record.size_bytes > self.prefetch_bytes
