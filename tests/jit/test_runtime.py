@@ -14,6 +14,7 @@ import pytest
 import torch
 from hypothesis import strategies as st
 
+from shorthaul import fallbacks
 from shorthaul.fallbacks import taken_fallbacks
 from shorthaul.jit import (
     CppSource,
@@ -46,6 +47,17 @@ def test_pytorchs_runtime_is_found() -> None:
     assert "omp" in Path(openmp.path).name
     assert 0 not in (openmp.parallel_region, openmp.thread_number, openmp.team_size)
     assert openmp.path in Path("/proc/self/maps").read_text()
+
+
+def test_a_pytorch_without_a_runtime_that_fits_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch, "__file__", str(tmp_path / "torch" / "__init__.py"))
+    monkeypatch.setattr(fallbacks, "_taken", {})
+    assert find_openmp.__wrapped__() is None
+    (told,) = taken_fallbacks()
+    assert (told.what, told.instead) == ("kernel threads", "one thread")
+    assert "PyTorch's OpenMP was not found" in told.reason
 
 
 ONE_RUNTIME = """

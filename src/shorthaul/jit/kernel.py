@@ -159,6 +159,8 @@ _loaded: dict[tuple[str, tuple[Function, ...]], Kernel] = {}
 def load_kernel(source: CppSource) -> Kernel:
     """The kernel for `source`: from this process, else from the cache, else compiled now.
 
+    Keep it: finding it again takes a digest of the source, tens of microseconds.
+
     >>> import torch
     >>> from shorthaul.jit import CppSource, DimensionArgument, Function, TensorArgument, load_kernel
     >>> twice = CppSource(
