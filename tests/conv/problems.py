@@ -1,11 +1,12 @@
 """Convolution problems that hypothesis draws, small enough for a reference in plain loops."""
 
+import itertools
 from dataclasses import dataclass, replace
 
 import torch
 from hypothesis import strategies as st
 
-from shorthaul.conv.problem import LAYOUTS, PADDING_MODES, ConvProblem, Triple
+from shorthaul.conv.problem import ACTIVATIONS, LAYOUTS, PADDING_MODES, ConvProblem, Triple
 
 
 @dataclass(frozen=True)
@@ -32,8 +33,29 @@ class Case:
         return image, normal(*self.problem.weight_shape), bias
 
 
+# A kernel of its own is compiled for each dtype and layout, and for each planar tile, which follows
+# from the channels per group. Default runs draw from these; slow ones draw from everything.
+QUICK = (
+    (torch.float32, "contiguous"),
+    (torch.float32, "channels_last"),
+    (torch.float64, "contiguous"),
+    (torch.bfloat16, "channels_last"),
+)
+QUICK_CHANNELS = ((2, 4, 5), (2, 4, 5, 9))  # of the input and of the output
+
+# Every activation is another kernel: each is tested in one of the layouts, except in slow runs.
+ACTIVATION_LAYOUTS = tuple(
+    zip(ACTIVATIONS, itertools.cycle(("channels_last", "contiguous")), strict=False)
+)
+
+
 @st.composite
-def cases(draw: st.DrawFn, dtypes: tuple[torch.dtype, ...] = (torch.float64,)) -> Case:
+def cases(
+    draw: st.DrawFn,
+    dtypes: tuple[torch.dtype, ...] = (torch.float64,),
+    *,
+    is_quick: bool = False,
+) -> Case:
     dimensions = draw(st.integers(1, 3))
     leading = 3 - dimensions
 
@@ -57,17 +79,24 @@ def cases(draw: st.DrawFn, dtypes: tuple[torch.dtype, ...] = (torch.float64,)) -
         max(1, min(k, (size + sum(pair) - 1) // d + 1))
         for k, size, pair, d in zip(kernel, sizes, pads, dilation, strict=True)
     )
+    pairs = QUICK if is_quick else tuple(itertools.product(dtypes, LAYOUTS))
+    dtype, layout = draw(st.sampled_from(pairs))
+    channels = (
+        [st.sampled_from(each) for each in QUICK_CHANNELS]
+        if is_quick
+        else [st.integers(1, 5), st.integers(1, 9)]
+    )
     problem = ConvProblem(
-        in_channels=groups * draw(st.integers(1, 5)),
-        out_channels=groups * draw(st.integers(1, 9)),
+        in_channels=groups * draw(channels[0]),
+        out_channels=groups * draw(channels[1]),
         kernel=kernel_fits,  # type: ignore[arg-type]
         stride=triple(1, 3),
         dilation=dilation,
         padding=tuple(pads),  # type: ignore[arg-type]
         padding_mode=mode,
         groups=groups,
-        dtype=draw(st.sampled_from(dtypes)),
-        layout=draw(st.sampled_from(LAYOUTS)),
+        dtype=dtype,
+        layout=layout,
         has_bias=draw(st.booleans()),
     )
     return Case(problem, draw(st.integers(1, 3)), sizes)

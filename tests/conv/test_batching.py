@@ -13,16 +13,16 @@ def _convolve(
     image: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, residual: torch.Tensor
 ) -> torch.Tensor:
     return conv2d(
-        image, weight, bias, stride=2, padding=1, groups=2, activation="silu", residual=residual
+        image, weight, bias, stride=2, padding=1, groups=2, activation="relu", residual=residual
     )
 
 
 @pytest.mark.parametrize("mapped", list(itertools.product((True, False), repeat=4))[:-1])
 def test_any_arguments_can_be_mapped(mapped: tuple[bool, ...]) -> None:
     torch.manual_seed(0)
-    shapes = ((2, 4, 6, 5), (6, 2, 3, 3), (6,), (2, 6, 3, 3))
+    shapes = ((2, 4, 6, 5), (8, 2, 3, 3), (8,), (2, 8, 3, 3))
     arguments = [
-        torch.randn(*((3,) if is_mapped else ()), *shape, dtype=torch.float64)
+        torch.randn(*((3,) if is_mapped else ()), *shape)
         for shape, is_mapped in zip(shapes, mapped, strict=True)
     ]
     dims = tuple(0 if each else None for each in mapped)
@@ -38,12 +38,12 @@ def test_any_arguments_can_be_mapped(mapped: tuple[bool, ...]) -> None:
 @pytest.mark.parametrize("argument", [0, 1, 2, 3])
 def test_gradients_per_sample(argument: int) -> None:
     torch.manual_seed(0)
-    images = torch.randn(3, 2, 4, 6, 5, dtype=torch.float64)
+    images = torch.randn(3, 2, 4, 6, 5)
     arguments = [
         images[0],
-        torch.randn(6, 2, 3, 3, dtype=torch.float64),
-        torch.randn(6, dtype=torch.float64),
-        torch.randn(2, 6, 3, 3, dtype=torch.float64),
+        torch.randn(8, 2, 3, 3),
+        torch.randn(8),
+        torch.randn(2, 8, 3, 3),
     ]
     gradient = torch.func.grad(lambda *each: _convolve(*each).sum(), argnums=argument)
     got = torch.func.vmap(gradient, (0, None, None, None))(images, *arguments[1:])

@@ -107,7 +107,7 @@ def test_images_that_are_too_small_are_refused() -> None:
 
 
 @pytest.mark.parametrize("layout", ["contiguous", "channels_last"])
-@pytest.mark.parametrize(("channels", "groups"), [((64, 1), 1), ((64, 64), 64), ((64, 64), 1)])
+@pytest.mark.parametrize(("channels", "groups"), [((64, 1), 1), ((64, 64), 64), ((24, 40), 1)])
 def test_ours_is_what_the_kernels_ask_for(
     channels: tuple[int, int], groups: int, layout: str
 ) -> None:

@@ -9,11 +9,11 @@ from torch.testing._internal.common_methods_invocations import op_db
 
 from shorthaul.conv import aten, functional
 from shorthaul.conv.functional import conv1d, conv2d, conv3d
-from shorthaul.conv.problem import ACTIVATIONS, PADDING_MODES
+from shorthaul.conv.problem import PADDING_MODES
 from shorthaul.errors import ConvolutionError
 from shorthaul.fallbacks import taken_fallbacks
 from shorthaul.settings import settings as settings_of_shorthaul
-from tests.conv.problems import Case, cases, in_double
+from tests.conv.problems import ACTIVATION_LAYOUTS, Case, cases, in_double
 from tests.conv.tolerances import require_close
 
 NAMES = ("conv1d", "conv2d", "conv3d")
@@ -23,7 +23,10 @@ SAME_WARNING = "ignore:Using padding='same' with even kernel lengths:UserWarning
 
 
 @pytest.mark.filterwarnings(SAME_WARNING)
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.complex128])
+@pytest.mark.parametrize(
+    "dtype",
+    [torch.float32, torch.complex128, pytest.param(torch.float64, marks=pytest.mark.slow)],
+)
 @pytest.mark.parametrize("name", NAMES)
 def test_all_samples_of_torch(name: str, dtype: torch.dtype) -> None:
     samples = list(INFOS[name].sample_inputs("cpu", dtype, requires_grad=True))
@@ -91,12 +94,13 @@ def _check(case: Case) -> None:
 
 
 @settings(deadline=None, max_examples=80)
-@given(cases(LOW_AND_HIGH))
-def test_any_problem_in_any_dtype(case: Case) -> None:
+@given(cases(is_quick=True))
+def test_any_problem(case: Case) -> None:
     _check(case)
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1200)
 @settings(deadline=None, max_examples=3000)
 @given(cases(LOW_AND_HIGH))
 def test_very_many_problems(case: Case) -> None:
@@ -136,9 +140,11 @@ def test_gradients_through_every_padding_mode(run: Any, mode: str) -> None:
     )
 
 
-@pytest.mark.parametrize("activation", ACTIVATIONS)
-def test_a_fused_activation_is_the_separate_one(activation: str) -> None:
-    image, weight, bias = torch.randn(2, 3, 6, 6), torch.randn(4, 3, 3, 3), torch.randn(4)
+@pytest.mark.parametrize(("activation", "layout"), ACTIVATION_LAYOUTS)
+def test_a_fused_activation_is_the_separate_one(activation: str, layout: str) -> None:
+    image, weight, bias = torch.randn(2, 5, 6, 13), torch.randn(19, 5, 3, 3), torch.randn(19)
+    if layout == "channels_last":
+        image = image.to(memory_format=torch.channels_last)
     expected = getattr(torch.nn.functional, activation)(torch.conv2d(image, weight, bias))
     require_close(conv2d(image, weight, bias, activation=activation), expected)
     weight.requires_grad_()
@@ -264,10 +270,12 @@ def test_denormal_results_are_kept() -> None:
     assert got.item() == pytest.approx(9e-40, rel=1e-4)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(
+    "dtype", [torch.float32, pytest.param(torch.bfloat16, marks=pytest.mark.slow)]
+)
 @pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
 @pytest.mark.parametrize(
-    ("channels", "groups"), [((5, 19), 1), ((16, 32), 1), ((8, 8), 8), ((8, 16), 2)]
+    ("channels", "groups"), [((5, 19), 1), ((24, 40), 1), ((8, 8), 8), ((8, 16), 2)]
 )
 def test_bits_do_not_depend_on_threads_or_batch(
     channels: tuple[int, int], groups: int, layout: torch.memory_format, dtype: torch.dtype

@@ -1,5 +1,6 @@
 """The generated kernels against ATen in double precision, and against themselves bit for bit."""
 
+import itertools
 from dataclasses import replace
 
 import pytest
@@ -16,8 +17,8 @@ from shorthaul.conv.kernels import (
     supports,
 )
 from shorthaul.conv.packing import packed_weights
-from shorthaul.conv.problem import ConvProblem
-from tests.conv.problems import Case, cases, in_double
+from shorthaul.conv.problem import ACTIVATIONS, LAYOUTS, ConvProblem
+from tests.conv.problems import ACTIVATION_LAYOUTS, Case, cases, in_double
 from tests.conv.tolerances import require_close
 
 DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
@@ -38,15 +39,7 @@ def require_forward(case: Case, **arguments: object) -> torch.Tensor:
     return got
 
 
-@settings(max_examples=60, deadline=None)
-@given(cases(DTYPES))
-def test_forward_is_atens(case: Case) -> None:
-    require_forward(case)
-
-
-@settings(max_examples=60, deadline=None)
-@given(cases((torch.float32, torch.float64, torch.bfloat16)))
-def test_gradients_are_atens(case: Case) -> None:
+def require_gradients(case: Case) -> None:
     problem, wide = case.problem, in_double(case.problem)
     image, weight, _ = case.tensors()
     gradient = output_like(case, seed=1)
@@ -58,6 +51,27 @@ def test_gradients_are_atens(case: Case) -> None:
         run_grad_weight(problem, gradient, image),
         aten.run_grad_weight(wide, gradient.double(), image.double()),
     )
+
+
+@settings(max_examples=60, deadline=None)
+@given(cases(is_quick=True))
+def test_forward_is_atens(case: Case) -> None:
+    require_forward(case)
+
+
+@settings(max_examples=60, deadline=None)
+@given(cases(is_quick=True))
+def test_gradients_are_atens(case: Case) -> None:
+    require_gradients(case)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+@settings(max_examples=500, deadline=None)
+@given(cases(DTYPES))
+def test_everything_is_atens_in_every_dtype_and_layout(case: Case) -> None:
+    require_forward(case)
+    require_gradients(case)
 
 
 METHODS = (
@@ -78,7 +92,7 @@ METHODS = (
         "planar",
         "depthwise",
     ),
-    (ConvProblem(16, 48, (1, 3, 3), padding=((0, 0), (2, 0), (1, 1))), "window", "window"),
+    (ConvProblem(24, 40, (1, 3, 3), padding=((0, 0), (2, 0), (1, 1))), "window", "window"),
 )
 
 
@@ -138,7 +152,7 @@ def test_depthwise_gradients_are_atens_on_any_number_of_threads(
 
 
 SPECIALISED = (
-    ConvProblem(64, 40, (1, 3, 3), padding=((0, 0), (1, 1), (1, 1)), layout="channels_last"),
+    ConvProblem(24, 40, (1, 3, 3), padding=((0, 0), (1, 1), (1, 1)), layout="channels_last"),
     ConvProblem(3, 24, (1, 7, 5), stride=(1, 2, 3), layout="contiguous"),
     ConvProblem(24, 32, (1, 1, 1), layout="channels_last"),
     ConvProblem(16, 12, (1, 2, 3), groups=2, dilation=(1, 1, 2), layout="contiguous"),
@@ -190,9 +204,16 @@ def test_bits_do_not_depend_on_threads_or_batch(layout: str) -> None:
         assert torch.equal(single[0], alone[0][index])
 
 
-@pytest.mark.parametrize("layout", ["contiguous", "channels_last"])
 @pytest.mark.parametrize(
-    "activation", ["relu", "relu6", "hardswish", "silu", "gelu", "sigmoid", "tanh"]
+    ("activation", "layout"),
+    [
+        pytest.param(
+            *each,
+            marks=() if each in ACTIVATION_LAYOUTS else (pytest.mark.slow,),
+            id="-".join(each),
+        )
+        for each in itertools.product(ACTIVATIONS, LAYOUTS)
+    ],
 )
 def test_bias_residual_and_activation(activation: str, layout: str) -> None:
     problem = replace(PLAIN, activation=activation, has_bias=True, layout=layout)

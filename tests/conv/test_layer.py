@@ -17,7 +17,9 @@ LAYERS: dict[type[nn.Module], Any] = {nn.Conv1d: Conv1d, nn.Conv2d: Conv2d, nn.C
 INFOS = [each for each in module_db if each.module_cls in LAYERS]
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize(
+    "dtype", [torch.float32, pytest.param(torch.float64, marks=pytest.mark.slow)]
+)
 @pytest.mark.parametrize("info", INFOS, ids=lambda info: info.module_cls.__name__)
 def test_all_module_samples_of_torch(info: Any, dtype: torch.dtype) -> None:
     samples = info.module_inputs_func(
@@ -90,7 +92,7 @@ def test_an_unknown_activation_is_refused() -> None:
 
 
 def test_copies_and_pickles_compute_the_same() -> None:
-    layer = Conv2d(3, 4, 3, padding=((0, 1), (1, 1)), activation="silu")
+    layer = Conv2d(3, 4, 3, padding=((0, 1), (1, 1)), activation="relu")
     image = torch.randn(1, 3, 6, 6)
     for other in (copy.deepcopy(layer), pickle.loads(pickle.dumps(layer))):
         assert torch.equal(other(image), layer(image))

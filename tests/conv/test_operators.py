@@ -17,14 +17,14 @@ GEOMETRY = ((1, 2, 2), (0, 0, 1, 2, 0, 1), (1, 1, 1), 2)
 
 
 def _tensor(*shape: int) -> torch.Tensor:
-    return torch.randn(*shape, dtype=torch.float64, requires_grad=True)
+    return torch.randn(*shape, requires_grad=True)
 
 
 def _arguments(name: str, mode: str, layout: str) -> tuple[Any, ...]:
-    image, weight, gradient = _tensor(2, 4, 1, 9, 8), _tensor(6, 2, 3, 3), _tensor(2, 6, 1, 5, 4)
+    image, weight, gradient = _tensor(2, 4, 1, 9, 8), _tensor(8, 2, 3, 3), _tensor(2, 8, 1, 5, 4)
     rest = (*GEOMETRY, mode, layout, True)
     if name == "forward":
-        return (image, weight, _tensor(6), *rest, None, _tensor(2, 6, 1, 5, 4))
+        return (image, weight, _tensor(8), *rest, None, _tensor(2, 8, 1, 5, 4))
     if name == "grad_input":
         return (gradient, weight, (1, 9, 8), *rest)
     return (gradient, image, (3, 3), *rest)
@@ -49,7 +49,7 @@ def test_operators_keep_the_rules(name: str, mode: str, layout: str) -> None:
 
 
 def test_a_fused_activation_keeps_the_rules() -> None:
-    arguments = (torch.randn(2, 4, 1, 9, 8), torch.randn(6, 2, 3, 3), None)
+    arguments = (torch.randn(2, 4, 1, 9, 8), torch.randn(8, 2, 3, 3), None)
     rest = (*GEOMETRY, "zeros", "channels_last", True, "relu", None)
     assert set(torch.library.opcheck(convolution.overload, (*arguments, *rest)).values()) == {
         "SUCCESS"
@@ -58,7 +58,7 @@ def test_a_fused_activation_keeps_the_rules() -> None:
 
 def test_a_fused_activation_has_no_gradient_and_says_so() -> None:
     rest = (*GEOMETRY, "zeros", "contiguous", True, "relu", None)
-    image, weight = torch.randn(2, 4, 1, 9, 8, requires_grad=True), torch.randn(6, 2, 3, 3)
+    image, weight = torch.randn(2, 4, 1, 9, 8, requires_grad=True), torch.randn(8, 2, 3, 3)
     with pytest.raises(NotImplementedError, match="applies the activation separately"):
         convolution(image, weight, None, *rest)
 

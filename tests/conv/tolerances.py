@@ -16,9 +16,6 @@ TOLERANCES = {
     # The same with 2**-12.
     torch.float16: 2**-10,
 }
-# Winograd's transforms add and subtract neighbours before they multiply: about 2.4 times the error
-# of the plain sum was measured, and more where neighbours cancel.
-INEXACT_TOLERANCE = 2e-4
 
 
 def require_close(
