@@ -28,13 +28,13 @@ def compiled_ahead() -> Iterator[None]:
     What the last tests need is compiled first, so that this and the tests meet in the middle.
     """
     executor = ThreadPoolExecutor(1, "compile-ahead")
-    for problem in _common_problems():
+    for problem in _shared_problems():
         executor.submit(_compile, problem)
     yield
     executor.shutdown(wait=True, cancel_futures=True)
 
 
-def _common_problems() -> Iterator[ConvProblem]:
+def _shared_problems() -> Iterator[ConvProblem]:
     """Problems whose kernels several tests share; `test_kernels.py` has the ones of 24 channels."""
     around = ((0, 0), (1, 1), (1, 1))
     for layout in LAYOUTS:
