@@ -43,6 +43,7 @@ _PLAIN_CPU = (
     .add(_KEYS.ADInplaceOrView)
     .add(_KEYS.AutogradCPU)
     .add(_KEYS.AutocastCPU)
+    .raw_repr()
 )
 
 
@@ -96,7 +97,7 @@ class Operator:
         is_plain = needs_gradient = False
         for each in arguments:
             if isinstance(each, torch.Tensor):
-                is_plain = _dispatch_keys(each) == _PLAIN_CPU
+                is_plain = _dispatch_keys(each).raw_repr() == _PLAIN_CPU
                 if not is_plain:
                     break
                 needs_gradient = needs_gradient or each.requires_grad
