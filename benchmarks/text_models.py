@@ -21,7 +21,7 @@ class Shape:
     """How large a model and its batch are."""
 
     width: int = 512
-    layers: int = 6
+    layers: int = 4
     heads: int = 8
     length: int = 512
     batch: int = 4

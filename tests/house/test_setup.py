@@ -148,7 +148,7 @@ def _make(*arguments: str) -> subprocess.CompletedProcess[str]:
     environment = {
         name: value
         for name, value in os.environ.items()
-        if name not in ("MAKEFLAGS", "MFLAGS", "MAKELEVEL", "CXX")
+        if name not in ("MAKEFLAGS", "MFLAGS", "MAKELEVEL", "MAKEOVERRIDES", "ARGS", "CXX")
     }
     return subprocess.run(
         [str(MAKE), *arguments],

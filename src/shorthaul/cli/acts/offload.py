@@ -53,11 +53,13 @@ def show_offload(stage: Stage) -> Outcome:
     with counting:
         _step(SmallGPT(), next(text.batches(BATCH, LENGTH, 1)))
     kept_bytes = counting.report().counts.peak_saved_bytes
+    counting.close()
     plain = run("kept in memory", _step)
     offload = offload_activations(budget=kept_bytes // 3, minimum_bytes=MINIMUM_BYTES)
     with offload:
         ours = run("on disk", _step)
     peak_bytes = offload.report().counts.peak_live_bytes
+    offload.close()
     plain = replace(
         plain,
         name=f"kept: {format_bytes(kept_bytes)} of activations",
