@@ -6,8 +6,9 @@ the published adaptive rule. Then GPT on disks throttled to 100, 300 and 1000 MB
 
 `peak_live_bytes` is what saved storages take at their peak, as the offloading context counts them
 (for keeping: all unique storages saved). `peak_growth_bytes` is the growth of resident memory over
-the moment before the step, in a process of its own, buffers and everything else included, with large
-blocks given back to the system when they are freed, in all arms alike.
+the moment before the step, in a process of its own, with large blocks given back to the system when
+they are freed, in all arms alike. The buffers of the offloading arms stay mapped from one step to the
+next, so they are not part of it: add up to their `peak_live_bytes`.
 """
 
 from __future__ import annotations
