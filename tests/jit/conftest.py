@@ -1,4 +1,4 @@
-"""Every test of the jit compiles into a cache of this session, never into the user's."""
+"""Every test of the jit compiles into a cache of its own run, never into the user's."""
 
 from collections.abc import Iterator
 from pathlib import Path
