@@ -321,3 +321,71 @@ class EnduranceError(ShorthaulError, ValueError):
 
 class CodecError(ShorthaulError, ValueError):
     """Packed bytes are damaged or do not belong to the tensor, or a codec cannot take a tensor."""
+
+
+class RowIndexError(ShorthaulError, IndexError):
+    """A row was asked for by a number that the table does not have."""
+
+    def __init__(self, index: int, position: int, rows: int) -> None:
+        if rows:
+            there_are = f"the table has {rows:,} rows, so ids go from {-rows} to {rows - 1}"
+        else:
+            there_are = "the table has no rows"
+        super().__init__(f"row id {index} at position {position} is out of range: {there_are}.")
+        self.index, self.position, self.rows = index, position, rows
+
+
+class RowArgumentError(ShorthaulError, TypeError, ValueError):
+    """A table of rows was made or asked with arguments that do not fit."""
+
+    def __init__(self, argument: str, expected: str, got: str) -> None:
+        super().__init__(f"{argument} must be {expected}, got {got}.")
+
+
+class RowReadError(StorageError):
+    """Rows could not be read from their file; names the file and the rows."""
+
+    def __init__(
+        self, path: str | os.PathLike[str], rows: Sequence[int], cause: StorageError
+    ) -> None:
+        shown = ", ".join(f"{row:,}" for row in rows[:5])
+        others = f" and {len(rows) - 5:,} more" if len(rows) > 5 else ""
+        short = (
+            f"the file ends early: {cause.got_bytes:,} of {cause.length_bytes:,} bytes were there; "
+            if isinstance(cause, ShortReadError)
+            else ""
+        )
+        super().__init__(
+            "read",
+            path,
+            cause.offset_bytes,
+            cause.length_bytes,
+            cause.errno or 0,
+            f"{short}rows {shown}{others} were not read, and no row of this request was handed out.",
+        )
+        self.rows = tuple(rows)
+
+
+class TableFileError(ShorthaulError, OSError):
+    """A table's file is not the one that was opened: it vanished, shrank or was replaced."""
+
+    def __init__(self, path: str | os.PathLike[str], what_happened: str) -> None:
+        self.message = (
+            f"{os.fspath(path)} is not the file that the table was opened on: {what_happened}.\n"
+            "  Rows read from it could be those of another table. Open it again with `sh.open`."
+        )
+        super().__init__(errno_codes.ESTALE, self.message, os.fspath(path))
+
+    def __str__(self) -> str:
+        return self.message
+
+
+class ReadOnlyTableError(ShorthaulError, RuntimeError):
+    """Rows were to be written to a table that is only read."""
+
+    def __init__(self, what: str, path: str | os.PathLike[str]) -> None:
+        super().__init__(
+            f"{what}: the table lies in {os.fspath(path)}, which is opened for reading only.\n"
+            "  Write to a copy in memory (`sh.unified(table.read(0, rows))`), or write a new file\n"
+            "  with `sh.save_features`."
+        )

@@ -1,0 +1,314 @@
+"""Rows that lie somewhere: what every table promises, and the one whose rows lie in memory.
+
+>>> table = HostTable(torch.arange(12.0).view(6, 2))
+>>> table.gather(torch.tensor([5, 0, -1]))
+tensor([[10., 11.],
+        [ 0.,  1.],
+        [10., 11.]])
+>>> table.gather_reduce(torch.tensor([0, 2, 2, 3]), torch.tensor([0, 1, 4]), "mean")
+tensor([[1., 2.],
+        [0., 0.],
+        [8., 9.]])
+
+A table knows no autograd and no other device than the CPU: `UnifiedTensor` adds both.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+
+from shorthaul.errors import RowArgumentError, RowIndexError
+from shorthaul.meter import record_move
+from shorthaul.tensors import plain_rows
+from shorthaul.tensors.plain_rows import REDUCTIONS, Reduction
+from shorthaul.tensors.stored_rows import FLOATING, StoredRows
+
+Kind = Literal["host", "shared", "disk"]
+
+
+@dataclass(frozen=True)
+class TableStats:
+    """What has been asked of a table since it was made, and what it cost."""
+
+    rows_asked: int = 0  # ids, repeated ones counted each time
+    unique_rows: int = 0  # rows looked up, repeated ids of one request counted once
+    moved_bytes: int = 0  # stored bytes of the rows that were handed out
+    read_bytes: int = 0  # from disk, incl. what alignment and merging added
+    hits: int = 0  # unique rows that a cache had
+    misses: int = 0  # unique rows that it had not
+    saved_bytes: int = 0  # of the hits: what was not read from disk
+    waited_seconds: float = 0.0  # for the disk
+
+    @property
+    def hit_rate(self) -> float:
+        """The share of unique rows that a cache had; 0 before the first."""
+        return self.hits / max(1, self.hits + self.misses)
+
+
+class GatherTicket(ABC):
+    """Rows on their way; `wait` hands them out, as often as it is asked."""
+
+    @property
+    @abstractmethod
+    def done(self) -> bool:
+        """Whether `wait` would return, or raise, at once."""
+
+    @abstractmethod
+    def wait(self) -> torch.Tensor:
+        """The rows, or the error that kept them away."""
+
+
+class GatheredRows(GatherTicket):
+    """A ticket for rows that are there already."""
+
+    def __init__(self, rows: torch.Tensor) -> None:
+        self._rows = rows
+
+    @property
+    def done(self) -> bool:
+        """Always."""
+        return True
+
+    def wait(self) -> torch.Tensor:
+        """The rows."""
+        return self._rows
+
+
+class RowTable(ABC):
+    """Rows of one shape and dtype, found by their numbers.
+
+    Ids are CPU tensors of one dimension, int32 or int64; negative ones count from the end. One that
+    is out of range is a `RowIndexError`, raised before anything is handed out.
+    """
+
+    kind: Kind
+    shape: tuple[int, ...]  # (rows, *row_shape), as the user sees it
+    dtype: torch.dtype  # as the user sees it; a quantised table stores another
+    stored_row_bytes: int
+
+    @abstractmethod
+    def gather(self, ids: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
+        """The rows that `ids` name, in that order: a tensor of its own, or `out`."""
+
+    @abstractmethod
+    def gather_reduce(
+        self,
+        pointers: torch.Tensor,
+        ids: torch.Tensor,
+        op: Reduction = "sum",
+        weights: torch.Tensor | None = None,
+        out: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """One row for each segment `ids[pointers[s]:pointers[s + 1]]`: their sum, mean or maximum.
+
+        With `weights`, one for each id, rows are multiplied first. An empty segment gives zeros, as
+        PyG's aggregations do. The result is the same for any number of threads.
+        """
+
+    @abstractmethod
+    def gather_linear(
+        self,
+        ids: torch.Tensor,
+        weight: torch.Tensor,
+        bias: torch.Tensor | None = None,
+        out: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """`linear(rows, weight, bias)`, without the matrix of gathered rows ever being built."""
+
+    @abstractmethod
+    def scatter_(self, ids: torch.Tensor, rows: torch.Tensor) -> None:
+        """Write over the rows that `ids` name; of repeated ids the last one wins."""
+
+    @abstractmethod
+    def tensor(self) -> torch.Tensor | None:
+        """The whole table as a plain tensor that shares its memory; `None` where there is none."""
+
+    @abstractmethod
+    def read(self, start: int, stop: int) -> torch.Tensor:
+        """Rows `start` to `stop` as a plain tensor; one that shares memory where it can."""
+
+    @abstractmethod
+    def prefetch(self, ids: torch.Tensor) -> GatherTicket:
+        """Start gathering, and return a ticket for the rows."""
+
+    @abstractmethod
+    def stats(self) -> TableStats:
+        """What has been asked so far."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Let go of files and buffers; what was handed out stays."""
+
+    @property
+    def rows(self) -> int:
+        """How many there are."""
+        return self.shape[0]
+
+    @property
+    def row_shape(self) -> tuple[int, ...]:
+        """The shape of one row."""
+        return self.shape[1:]
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.kind}, {self.shape}, {self.dtype})"
+
+
+class HostTable(RowTable):
+    """Rows in memory that somebody else made: they are shared, never copied, and kept alive."""
+
+    def __init__(
+        self,
+        values: torch.Tensor,
+        *,
+        scales: torch.Tensor | None = None,
+        dtype: torch.dtype | None = None,
+        kind: Kind = "host",
+    ) -> None:
+        if values.dim() == 0 or values.device.type != "cpu" or values.layout != torch.strided:
+            raise RowArgumentError(
+                "a table in memory",
+                "a plain CPU tensor of one dimension or more",
+                f"{values.layout} of shape {tuple(values.shape)} on {values.device}",
+            )
+        self.kind = kind
+        self.stored = StoredRows(values.detach(), dtype or values.dtype, scales)
+        self.shape = tuple(values.shape)
+        self.dtype = self.stored.dtype
+        self.stored_row_bytes = self.stored.row_bytes
+        self._stats = TableStats()
+
+    def gather(self, ids: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
+        """The rows that `ids` name, in that order: a tensor of its own, or `out`."""
+        ids = plain_ids(ids, self.rows)
+        self._count(len(ids))
+        return _hand_out(plain_rows.gather(self.stored, ids), out)
+
+    def gather_reduce(
+        self,
+        pointers: torch.Tensor,
+        ids: torch.Tensor,
+        op: Reduction = "sum",
+        weights: torch.Tensor | None = None,
+        out: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """One row for each segment of `ids`: the sum, mean or maximum of its rows."""
+        require_reduction(self, pointers, ids, op, weights)
+        ids = plain_ids(ids, self.rows)
+        self._count(len(ids))
+        return _hand_out(plain_rows.gather_reduce(self.stored, pointers, ids, op, weights), out)
+
+    def gather_linear(
+        self,
+        ids: torch.Tensor,
+        weight: torch.Tensor,
+        bias: torch.Tensor | None = None,
+        out: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """`linear(rows, weight, bias)`, without the matrix of gathered rows ever being built."""
+        ids = plain_ids(ids, self.rows)
+        self._count(len(ids))
+        return _hand_out(plain_rows.gather_linear(self.stored, ids, weight, bias), out)
+
+    def scatter_(self, ids: torch.Tensor, rows: torch.Tensor) -> None:
+        """Write over the rows that `ids` name; of repeated ids the last one wins."""
+        plain_rows.scatter(self.stored, plain_ids(ids, self.rows), rows)
+
+    def tensor(self) -> torch.Tensor | None:
+        """The whole table; `None` when it is quantised."""
+        return None if self.stored.is_widened else self.stored.values
+
+    def read(self, start: int, stop: int) -> torch.Tensor:
+        """Rows `start` to `stop`: a view, or widened rows when the table is quantised."""
+        if not self.stored.is_widened:
+            return self.stored.values[start:stop]
+        return self.gather(torch.arange(start, stop))
+
+    def prefetch(self, ids: torch.Tensor) -> GatherTicket:
+        """A ticket for rows that are gathered now."""
+        return GatheredRows(self.gather(ids))
+
+    def stats(self) -> TableStats:
+        """What has been asked so far."""
+        return self._stats
+
+    def close(self) -> None:
+        """Nothing to let go of: the memory belongs to the tensor."""
+
+    def _count(self, rows: int) -> None:
+        moved_bytes = rows * self.stored_row_bytes
+        self._stats = TableStats(
+            rows_asked=self._stats.rows_asked + rows,
+            unique_rows=self._stats.unique_rows + rows,
+            moved_bytes=self._stats.moved_bytes + moved_bytes,
+        )
+        record_move("memory", "memory", moved_bytes, "rows gathered")
+
+
+def plain_ids(ids: torch.Tensor, rows: int) -> torch.Tensor:
+    """`ids` checked, and without negative ones."""
+    require_ids(ids)
+    is_wrong = (ids < -rows) | (ids >= rows)
+    if is_wrong.any():
+        position = int(is_wrong.nonzero()[0, 0])
+        raise RowIndexError(int(ids[position]), position, rows)
+    return torch.where(ids < 0, ids + rows, ids)
+
+
+def require_ids(ids: torch.Tensor) -> None:
+    """Refuse what is not a list of row numbers on the CPU."""
+    is_right = ids.dim() == 1 and ids.dtype in (torch.int32, torch.int64) and ids.is_cpu
+    if not is_right:
+        raise RowArgumentError(
+            "ids",
+            "a CPU tensor of one dimension, int32 or int64",
+            f"{ids.dtype} of shape {tuple(ids.shape)} on {ids.device}",
+        )
+
+
+def require_reduction(
+    table: RowTable,
+    pointers: torch.Tensor,
+    ids: torch.Tensor,
+    op: str,
+    weights: torch.Tensor | None,
+) -> None:
+    """Refuse arguments of `gather_reduce` that do not fit together."""
+    if op not in REDUCTIONS:
+        raise RowArgumentError("op", "one of sum, mean, max", repr(op))
+    if table.dtype not in FLOATING:
+        raise RowArgumentError("a table that is reduced", "floating-point rows", str(table.dtype))
+    require_ids(pointers)
+    is_right = (
+        len(pointers) > 0
+        and int(pointers[0]) == 0
+        and int(pointers[-1]) == len(ids)
+        and bool((pointers.diff() >= 0).all())
+    )
+    if not is_right:
+        raise RowArgumentError(
+            "pointers",
+            f"ascending from 0 to the number of ids, {len(ids):,}",
+            "none" if len(pointers) == 0 else f"{int(pointers[0]):,} to {int(pointers[-1]):,}",
+        )
+    if weights is not None and (weights.shape != ids.shape or not weights.is_floating_point()):
+        raise RowArgumentError(
+            "weights",
+            f"{len(ids):,} floating-point numbers, one for each id",
+            f"{weights.dtype} of shape {tuple(weights.shape)}",
+        )
+
+
+def _hand_out(rows: torch.Tensor, out: torch.Tensor | None) -> torch.Tensor:
+    if out is None:
+        return rows
+    if out.shape != rows.shape or out.dtype is not rows.dtype:
+        raise RowArgumentError(
+            "out",
+            f"{rows.dtype} of shape {tuple(rows.shape)}",
+            f"{out.dtype} of shape {tuple(out.shape)}",
+        )
+    return out.copy_(rows)
