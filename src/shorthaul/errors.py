@@ -366,7 +366,7 @@ class RowReadError(StorageError):
         self.rows = tuple(rows)
 
 
-class TableFileError(ShorthaulError, OSError):
+class ChangedFileError(ShorthaulError, OSError):
     """A table's file is not the one that was opened: it vanished, shrank or was replaced."""
 
     def __init__(self, path: str | os.PathLike[str], what_happened: str) -> None:
@@ -388,4 +388,89 @@ class ReadOnlyTableError(ShorthaulError, RuntimeError):
             f"{what}: the table lies in {os.fspath(path)}, which is opened for reading only.\n"
             "  Write to a copy in memory (`sh.unified(table.read(0, rows))`), or write a new file\n"
             "  with `sh.save_features`."
+        )
+
+
+class TableOpenError(ShorthaulError, OSError):
+    """A table's file cannot be opened or written."""
+
+    def __init__(self, path: str | os.PathLike[str], code: int, action: str = "opened") -> None:
+        name = errno_codes.errorcode.get(code, str(code))
+        self.message = (
+            f"the table {os.fspath(path)} cannot be {action}: {name} ({os.strerror(code)})."
+        )
+        super().__init__(code, self.message, os.fspath(path))
+
+    def __str__(self) -> str:
+        return self.message
+
+
+class MissingTableError(TableOpenError, FileNotFoundError):
+    """A table was opened from a path where there is no file."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        super().__init__(path, errno_codes.ENOENT)
+
+
+class TableFormatError(ShorthaulError, ValueError):
+    """A file is not a table that can be read where it lies: format, order, dtype or length."""
+
+    def __init__(self, path: str | os.PathLike[str], reason: str, remedy: str) -> None:
+        super().__init__(f"{os.fspath(path)} cannot be used as a table: {reason}.\n  {remedy}")
+
+
+class UnifiedSourceError(ShorthaulError, TypeError, ValueError):
+    """`sh.unified` or `sh.save_features` was given something whose rows it cannot use."""
+
+    def __init__(self, function: str, expected: str, got: str, remedy: str = "") -> None:
+        super().__init__(
+            f"{function} expected {expected}, got {got}." + (f"\n  {remedy}" if remedy else "")
+        )
+
+
+class DiskTensorError(ShorthaulError, NotImplementedError):
+    """An operation that would need the whole table was asked of a tensor whose rows are on disk."""
+
+    def __init__(self, operation: str, path: str, size_bytes: int, remedy: str = "") -> None:
+        super().__init__(
+            f"`{operation}` is not done on a disk tensor: it would read all "
+            f"{format_bytes(size_bytes)} of {path}.\n"
+            + (
+                f"  {remedy}"
+                if remedy
+                else "  Take the rows you need, u[ids] or u[a:b].cpu(), and compute with them; u.chunks()\n"
+                "  goes through all rows piece by piece, and u.cpu() reads the whole table into memory."
+            )
+        )
+
+
+class ReadOnlyTensorError(ShorthaulError, ValueError, RuntimeError):
+    """A unified tensor was to be changed whose memory is read-only."""
+
+    def __init__(self, operation: str, where: str) -> None:
+        super().__init__(
+            f"`{operation}` cannot change this table: it lies in {where}.\n"
+            "  Copy it first: sh.unified(u.cpu().clone())."
+        )
+
+
+class PlacementError(ShorthaulError, RuntimeError):
+    """A unified tensor met operands on devices that no rule puts together."""
+
+    def __init__(self, operation: str, devices: Sequence[str]) -> None:
+        super().__init__(
+            f"`{operation}` got a unified tensor together with tensors on {' and '.join(devices)}.\n"
+            "  A unified tensor goes where the others are, so the others must be in one place:\n"
+            "  move one of them with `.to(device)`."
+        )
+
+
+class UnifiedDeviceError(ShorthaulError, RuntimeError):
+    """The device name `unified` cannot be had: another backend took torch's only spare one."""
+
+    def __init__(self, other: str) -> None:
+        super().__init__(
+            f'`device="unified"` cannot be enabled: torch has room for one additional device, and '
+            f"{other!r} has it.\n"
+            "  `sh.unified(tensor)` works without the name."
         )
