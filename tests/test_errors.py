@@ -13,6 +13,7 @@ from shorthaul.errors import (
     ActivationLostError,
     BufferBudgetError,
     CacheOwnershipError,
+    ChangedFileError,
     CompileError,
     EngineUnavailableError,
     ExplainError,
@@ -23,6 +24,10 @@ from shorthaul.errors import (
     MissingExtraError,
     NoCompilerError,
     OffloadBudgetError,
+    ReadOnlyTableError,
+    RowArgumentError,
+    RowIndexError,
+    RowReadError,
     SettingError,
     ShorthaulError,
     ShortReadError,
@@ -129,6 +134,27 @@ GOLDEN: dict[ShorthaulError, str] = {
     InPlaceChangeError("torch.FloatTensor [2, 3]", 2, 1): (
         "one of the variables needed for gradient computation has been modified by an inplace "
         "operation: [torch.FloatTensor [2, 3]] is at version 2; expected version 1 instead."
+    ),
+    RowIndexError(12, 3, 10): (
+        "row id 12 at position 3 is out of range: the table has 10 rows, so ids go from -10 to 9."
+    ),
+    RowArgumentError("op", "one of sum, mean, max", "'min'"): (
+        "op must be one of sum, mean, max, got 'min'."
+    ),
+    RowReadError("/data/features", range(7), ShortReadError("/data/features", 4096, 8192, 512)): (
+        "read of /data/features failed at bytes 4,096 to 12,288: ENODATA (No data available).\n"
+        "  the file ends early: 512 of 8,192 bytes were there; rows 0, 1, 2, 3, 4 and 2 more were "
+        "not read, and no row of this request was handed out."
+    ),
+    ChangedFileError("/data/features", "it shrank from 100 to 10 bytes"): (
+        "/data/features is not the file that the table was opened on: "
+        "it shrank from 100 to 10 bytes.\n"
+        "  Rows read from it could be those of another table. Open it again with `sh.open`."
+    ),
+    ReadOnlyTableError("scatter_", "/data/features"): (
+        "scatter_: the table lies in /data/features, which is opened for reading only.\n"
+        "  Write to a copy in memory (`sh.unified(table.read(0, rows))`), or write a new file\n"
+        "  with `sh.save_features`."
     ),
 }
 
