@@ -15,8 +15,13 @@ from shorthaul.errors import (
     CacheOwnershipError,
     ChangedFileError,
     CompileError,
+    CudaMappingError,
+    CudaUnavailableError,
+    EdgeRangeError,
     EngineUnavailableError,
     ExplainError,
+    GraphChangedError,
+    GraphFileError,
     InPlaceChangeError,
     KernelArgumentError,
     KernelLoadError,
@@ -155,6 +160,25 @@ GOLDEN: dict[ShorthaulError, str] = {
         "scatter_: the table lies in /data/features, which is opened for reading only.\n"
         "  Write to a copy in memory (`sh.unified(table.read(0, rows))`), or write a new file\n"
         "  with `sh.save_features`."
+    ),
+    EdgeRangeError("target", 7, 120, 100, "nodes"): (
+        "the target of edge 7 is 120, but there are 100 nodes (0 to 99)."
+    ),
+    GraphChangedError(["source", "relation"]): (
+        "`source`, `relation` of the graph changed in place after the graph was made, so its indexes "
+        "would be wrong.\n"
+        "  A graph does not change: make another one from the changed tensors."
+    ),
+    GraphFileError("aifb.nt.gz", 17, "expected a '.' at the end, got nothing."): (
+        "aifb.nt.gz, line 17: expected a '.' at the end, got nothing."
+    ),
+    CudaUnavailableError("this PyTorch was built without CUDA"): (
+        "CUDA cannot be used here: this PyTorch was built without CUDA.\n"
+        "  `shorthaul doctor` shows what was found; everything else works without it."
+    ),
+    CudaMappingError("map", 0x7F0000001000, 8192, "CUDA answers 2, out of memory", "Raise it."): (
+        "cannot map 8.0 KiB of host memory at 0x7f0000001000 for CUDA: "
+        "CUDA answers 2, out of memory.\n  Raise it."
     ),
 }
 

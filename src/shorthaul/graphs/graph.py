@@ -1,0 +1,467 @@
+"""`RelationalGraph`: typed nodes, relations, edges, and the orders in which edges are read."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeVar
+
+import torch
+
+from shorthaul.errors import GraphChangedError, GraphError
+from shorthaul.graphs.edge_tensors import (
+    choose_builder,
+    choose_index_dtype,
+    read_numbers,
+    require_count,
+    require_lengths,
+    require_range,
+    split_edge_index,
+)
+from shorthaul.graphs.indexes import PairIndex, RelationIndex, SourceIndex, TargetIndex
+from shorthaul.graphs.relation import Relation
+
+NODE = "node"  # the type of every node of a graph without types
+EDGE = "to"  # the relation of every edge of a graph without relations
+
+Index = TypeVar("Index", TargetIndex, SourceIndex, RelationIndex, PairIndex)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class RelationalGraph:
+    """A graph whose nodes have types and whose edges have relations; it does not change.
+
+    >>> import torch
+    >>> from shorthaul.graphs import RelationalGraph
+    >>> graph = RelationalGraph.from_edges([0, 0, 1], [1, 2, 2], relation=[0, 1, 0])
+    >>> graph
+    RelationalGraph(3 nodes, 3 edges, 2 relations)
+    >>> incoming = graph.by_target()
+    >>> incoming.sources[incoming.pointers[2] : incoming.pointers[3]].tolist()  # who reaches node 2
+    [1, 0]
+
+    Nodes have global ids: those of type `t` are `node_offsets[t]` to `node_offsets[t + 1]`. Edges
+    keep the order in which they were given; a position in it is an edge's id. Indexes are built at
+    their first use and kept. Make one with `from_edges`, `from_edge_index`, `from_typed_edges`,
+    `read`, `open`, `from_pyg` or `from_dgl`.
+    """
+
+    node_types: tuple[str, ...]
+    nodes_per_type: tuple[int, ...]
+    relations: tuple[Relation, ...]
+    source: torch.Tensor  # (E,) global ids, int32 or int64
+    target: torch.Tensor  # (E,)
+    relation: torch.Tensor  # (E,) positions in `relations`
+    node_names: Sequence[str] | None = None
+    _indexes: dict[str, Any] = field(default_factory=dict)
+    _versions: tuple[int, ...] = field(init=False, default=())
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_versions", self._read_versions())
+
+    @classmethod
+    def from_edges(
+        cls,
+        source: Any,
+        target: Any,
+        relation: Any = None,
+        *,
+        num_nodes: int | None = None,
+        num_relations: int | None = None,
+        relations: Sequence[str | tuple[str, str, str]] | None = None,
+        nodes_per_type: Mapping[str, int] | None = None,
+        node_names: Sequence[str] | None = None,
+        index_dtype: torch.dtype | None = None,
+    ) -> RelationalGraph:
+        """A graph from global node ids and relation numbers, one of each per edge.
+
+        Counts that are left out are one more than the largest number that occurs. `relations` names
+        the relations, as words or as (source type, name, target type); types need `nodes_per_type`,
+        whose order is the order of the node ids. Without `relation`, all edges have the same.
+        """
+        ends = read_numbers(source, "source"), read_numbers(target, "target")
+        kind = _read_relation(relation, ends[0])
+        require_lengths(source=ends[0], target=ends[1], relation=kind)
+        types = _choose_types(nodes_per_type, num_nodes, ends, node_names)
+        named = _choose_relations(relations, num_relations, relation, kind, tuple(types))
+        nodes, edges = sum(types.values()), kind.numel()
+        require_range(ends[0], nodes, "source", "nodes")
+        require_range(ends[1], nodes, "target", "nodes")
+        require_range(kind, len(named), "relation", "relations")
+        dtype = choose_index_dtype(index_dtype, max(nodes, edges, len(named)))
+        one, other, numbers = (each.to(dtype).contiguous() for each in (*ends, kind))
+        graph = cls(tuple(types), tuple(types.values()), named, one, other, numbers, node_names)
+        if len(types) > 1:
+            graph._require_types()
+        return graph
+
+    @classmethod
+    def from_edge_index(
+        cls, edge_index: Any, edge_type: Any = None, **options: Any
+    ) -> RelationalGraph:
+        """A graph from PyG's `edge_index` (2, edges) and `edge_type`; options as in `from_edges`.
+
+        >>> edge_index = torch.tensor([[0, 1], [1, 2]])
+        >>> RelationalGraph.from_edge_index(edge_index, torch.tensor([0, 1]), num_nodes=5)
+        RelationalGraph(5 nodes, 2 edges, 2 relations)
+        """
+        return cls.from_edges(*split_edge_index(edge_index), edge_type, **options)
+
+    @classmethod
+    def from_typed_edges(
+        cls,
+        edges: Mapping[tuple[str, str, str], Any],
+        nodes_per_type: Mapping[str, int] | None = None,
+        *,
+        node_names: Sequence[str] | None = None,
+        index_dtype: torch.dtype | None = None,
+    ) -> RelationalGraph:
+        """A graph from one `edge_index` per relation, with ids that count within each node type.
+
+        >>> graph = RelationalGraph.from_typed_edges(
+        ...     {("author", "writes", "paper"): torch.tensor([[0, 1], [2, 2]])},
+        ...     {"author": 2, "paper": 3},
+        ... )
+        >>> graph.target.tolist()  # papers come after the two authors
+        [4, 4]
+        """
+        local = {_read_relation_name(key): split_edge_index(edges[key], str(key)) for key in edges}
+        ends = {
+            each: (read_numbers(one, f"source of {each}"), read_numbers(other, f"target of {each}"))
+            for each, (one, other) in local.items()
+        }
+        types = _count_types(ends) if nodes_per_type is None else _read_types(nodes_per_type)
+        offsets = dict(zip(types, itertools.accumulate(types.values(), initial=0)))  # noqa: B905
+        edges_in_all = sum(one.numel() for one, _ in ends.values())
+        dtype = choose_index_dtype(index_dtype, max(sum(types.values()), edges_in_all, len(ends)))
+        columns: tuple[list[torch.Tensor], ...] = ([], [], [])
+        for number, (each, (one, other)) in enumerate(ends.items()):
+            require_lengths(**{f"source of {each}": one, f"target of {each}": other})
+            for values, kind, name, column in (
+                (one, each.source_type, "source", columns[0]),
+                (other, each.target_type, "target", columns[1]),
+            ):
+                if kind not in types:
+                    raise GraphError(
+                        f"relation `{each}` has {name}s of type `{kind}`, but nodes_per_type has "
+                        f"{_listed(types)}."
+                    )
+                require_range(values, types[kind], f"{name} (in `{each}`)", f"nodes of `{kind}`")
+                column.append(values.to(dtype) + offsets[kind])
+            columns[2].append(torch.full((one.numel(),), number, dtype=dtype))
+        empty = [torch.empty(0, dtype=dtype)]
+        source, target, relation = (torch.cat(empty + column) for column in columns)
+        _require_names(node_names, sum(types.values()))
+        counts = tuple(types.values())
+        return cls(tuple(types), counts, tuple(ends), source, target, relation, node_names)
+
+    @property
+    def num_nodes(self) -> int:
+        """Nodes of all types."""
+        return sum(self.nodes_per_type)
+
+    @property
+    def num_edges(self) -> int:
+        """Edges of all relations."""
+        return self.source.shape[0]
+
+    @property
+    def num_relations(self) -> int:
+        """Relations, also those without edges."""
+        return len(self.relations)
+
+    @property
+    def node_offsets(self) -> tuple[int, ...]:
+        """Where each node type's ids begin, and at last the number of nodes."""
+        return tuple(itertools.accumulate(self.nodes_per_type, initial=0))
+
+    @property
+    def index_dtype(self) -> torch.dtype:
+        """The dtype of edges and indexes."""
+        return self.source.dtype
+
+    @property
+    def edges_per_relation(self) -> tuple[int, ...]:
+        """How many edges each relation has."""
+        return tuple(self.by_relation().pointers[:].diff().tolist())
+
+    def nodes_of(self, node_type: str) -> range:
+        """The global ids of one type's nodes."""
+        if node_type not in self.node_types:
+            raise GraphError(
+                f"there is no node type {node_type!r}; there are {_listed(self.node_types)}."
+            )
+        at = self.node_types.index(node_type)
+        return range(self.node_offsets[at], self.node_offsets[at + 1])
+
+    def relation_number(self, relation: str | tuple[str, str, str]) -> int:
+        """The number of a relation, by its name where only one has it, or by all three words."""
+        found = [
+            number for number, each in enumerate(self.relations) if relation in (each, each.name)
+        ]
+        if len(found) != 1:
+            told = " ".join(relation) if not isinstance(relation, str) else relation
+            problem = f"{len(found)} relations are called" if found else "there is no relation"
+            among = [self.relations[number] for number in found] or self.relations
+            raise GraphError(f"{problem} `{told}`; there are {_listed(map(str, among))}.")
+        return found[0]
+
+    def with_inverses(self) -> RelationalGraph:
+        """The same graph with every edge once more, backwards, as `<name>_reversed` relations.
+
+        The inverse of edge `e` is edge `num_edges + e`, and that of relation `r` is
+        `num_relations + r`.
+        """
+        self._require_unchanged()
+        inverses = tuple(each.reversed() for each in self.relations)
+        if not set(inverses).isdisjoint(self.relations):
+            both = next(each for each in inverses if each in self.relations)
+            raise GraphError(f"the graph has the inverse relation `{both}` already.")
+        relations = (*self.relations, *inverses)
+        dtype = choose_index_dtype(
+            torch.int64 if self.index_dtype is torch.int64 else None,
+            max(self.num_nodes, 2 * self.num_edges, len(relations)),
+        )
+        source, target, relation = (
+            each[:].to(dtype) for each in (self.source, self.target, self.relation)
+        )
+        return RelationalGraph(
+            self.node_types,
+            self.nodes_per_type,
+            relations,
+            torch.cat([source, target]),
+            torch.cat([target, source]),
+            torch.cat([relation, relation + self.num_relations]),
+            self.node_names,
+        )
+
+    def by_relation(self) -> RelationIndex:
+        """Edges of each relation, in the order they were given."""
+        return self._index("relation", RelationIndex, self._build_relation)
+
+    def by_target(self) -> TargetIndex:
+        """Incoming edges of each node, by relation: what aggregation reads."""
+        return self._index(
+            "target", TargetIndex, lambda: self._build_rows(self.target, self.source)
+        )
+
+    def by_source(self) -> SourceIndex:
+        """Outgoing edges of each node, by relation: what gradients read."""
+        return self._index(
+            "source", SourceIndex, lambda: self._build_rows(self.source, self.target)
+        )
+
+    def pairs(self, side: Literal["source", "target"]) -> PairIndex:
+        """The distinct (relation, node) pairs at one end of the edges."""
+        if side not in ("source", "target"):
+            raise GraphError(f"side must be 'source' or 'target', got {side!r}.")
+        return self._index(f"pairs_{side}", PairIndex, lambda: self._build_pairs(side))
+
+    def summary(self) -> str:
+        """A few lines to print: sizes, and every relation with its edges."""
+        types = ", ".join(
+            f"{name} {count:,}"
+            for name, count in zip(self.node_types, self.nodes_per_type, strict=True)
+        )
+        lines = [repr(self), f"nodes: {types}", "edges:"]
+        for relation, count in zip(self.relations, self.edges_per_relation, strict=True):
+            lines.append(f"  {count:>12,}  {relation}")
+        return "\n".join(lines)
+
+    def _index(self, name: str, kind: type[Index], build: Any) -> Index:
+        self._require_unchanged()
+        found: Index | None = self._indexes.get(name)
+        if found is None:
+            # Tensors made in inference mode could not be saved for a backward pass later. Without a
+            # lock: two threads that build the same index build the same numbers, and one is kept.
+            with torch.inference_mode(False):
+                made = kind(*build())
+            found = self._indexes.setdefault(name, made)
+        return found
+
+    def _build_relation(self) -> tuple[torch.Tensor, ...]:
+        pointers, edges = choose_builder().sort_edges(self.relation[:], self.num_relations)
+        return pointers, edges
+
+    def _build_rows(self, keys: torch.Tensor, ends: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        order = None if self._has_ascending_relations() else self.by_relation().edges[:]
+        rows: tuple[torch.Tensor, ...] = choose_builder().sort_rows(
+            keys[:], ends[:], self.relation[:], self.num_nodes, order
+        )
+        return rows
+
+    def _build_pairs(self, side: str) -> tuple[torch.Tensor, ...]:
+        builder, nodes, relation = choose_builder(), getattr(self, side)[:], self.relation[:]
+        rows = self._indexes.get(side)
+        by_node = builder.sort_edges(nodes, self.num_nodes)[1] if rows is None else rows.edges[:]
+        pointers, edges = builder.sort_edges(relation, self.num_relations, by_node)
+        return *builder.find_pairs(nodes, relation, edges, pointers), edges
+
+    def _has_ascending_relations(self) -> bool:
+        relation = self.relation[:]
+        return self.num_relations == 1 or bool((relation[1:] >= relation[:-1]).all())
+
+    def _require_types(self) -> None:
+        """Raise unless every edge joins nodes of the types that its relation names."""
+        starts = dict(zip(self.node_types, self.node_offsets, strict=False))
+        counts = dict(zip(self.node_types, self.nodes_per_type, strict=True))
+        for end, nodes in (("source", self.source), ("target", self.target)):
+            types = [getattr(each, f"{end}_type") for each in self.relations]
+            start = torch.tensor([starts[each] for each in types])[self.relation]
+            stop = torch.tensor([starts[each] + counts[each] for each in types])[self.relation]
+            wrong = torch.nonzero((nodes < start) | (nodes >= stop))
+            if wrong.numel():
+                edge = int(wrong[0])
+                relation = self.relations[int(self.relation[edge])]
+                raise GraphError(
+                    f"edge {edge:,} is a `{relation}`, but its {end} is node {int(nodes[edge]):,}, "
+                    f"and nodes of that type are {int(start[edge]):,} to {int(stop[edge]) - 1:,}."
+                )
+
+    def _read_versions(self) -> tuple[int, ...]:
+        tensors = (self.source, self.target, self.relation)
+        return tuple(0 if each.is_inference() else each._version for each in tensors)
+
+    def _require_unchanged(self) -> None:
+        now = self._read_versions()
+        if now != self._versions:
+            names = ("source", "target", "relation")
+            changed = [
+                name
+                for name, old, new in zip(names, self._versions, now, strict=True)
+                if old != new
+            ]
+            raise GraphChangedError(changed)
+
+    def __getstate__(self) -> dict[str, Any]:
+        self._require_unchanged()  # a copy would take the changed tensors for the true ones
+        return self.__dict__.copy()
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self.__dict__["_versions"] = self._read_versions()
+
+    def __repr__(self) -> str:
+        types = f" of {len(self.node_types)} types" if len(self.node_types) > 1 else ""
+        return (
+            f"RelationalGraph({self.num_nodes:,} nodes{types}, {self.num_edges:,} edges, "
+            f"{self.num_relations:,} relation{'' if self.num_relations == 1 else 's'})"
+        )
+
+
+def _read_relation(relation: Any, like: torch.Tensor) -> torch.Tensor:
+    if relation is None:
+        return torch.zeros(like.numel(), dtype=torch.int32)
+    return read_numbers(relation, "relation")
+
+
+def _choose_types(
+    nodes_per_type: Mapping[str, int] | None,
+    num_nodes: int | None,
+    ends: tuple[torch.Tensor, torch.Tensor],
+    node_names: Sequence[str] | None,
+) -> dict[str, int]:
+    if nodes_per_type is not None:
+        types = _read_types(nodes_per_type)
+        if num_nodes is not None and num_nodes != sum(types.values()):
+            raise GraphError(
+                f"num_nodes is {num_nodes:,}, but nodes_per_type adds up to {sum(types.values()):,}."
+            )
+    elif num_nodes is not None:
+        types = {NODE: require_count("num_nodes", num_nodes)}
+    elif node_names is not None:
+        types = {NODE: len(node_names)}
+    else:
+        types = {NODE: max(map(_count, ends))}
+    _require_names(node_names, sum(types.values()))
+    return types
+
+
+def _choose_relations(
+    relations: Sequence[str | tuple[str, str, str]] | None,
+    num_relations: int | None,
+    given: Any,
+    relation: torch.Tensor,
+    types: tuple[str, ...],
+) -> tuple[Relation, ...]:
+    if relations is None:
+        if len(types) > 1:
+            raise GraphError(
+                f"the nodes have {len(types)} types, so `relations` must name the types that each "
+                "relation joins: (source type, name, target type)."
+            )
+        if num_relations is not None:
+            count = require_count("num_relations", num_relations)
+        else:
+            count = 1 if given is None else _count(relation)
+        names = (EDGE,) if given is None and count == 1 else tuple(map(str, range(count)))
+        return tuple(Relation(NODE if not types else types[0], each, types[0]) for each in names)
+    if num_relations is not None and num_relations != len(relations):
+        raise GraphError(
+            f"num_relations is {num_relations:,}, but `relations` names {len(relations):,}."
+        )
+    named = tuple(
+        Relation(types[0], each, types[0])
+        if isinstance(each, str) and len(types) == 1
+        else _read_relation_name(each)
+        for each in relations
+    )
+    _require_distinct(named)
+    for each in named:
+        for kind in (each.source_type, each.target_type):
+            if kind not in types:
+                raise GraphError(
+                    f"relation `{each}` joins nodes of type `{kind}`, but there are {_listed(types)}."
+                )
+    return named
+
+
+def _read_relation_name(words: Any) -> Relation:
+    is_name = isinstance(words, tuple) and len(words) == 3
+    if not is_name or not all(isinstance(each, str) for each in words):
+        raise GraphError(
+            f"a relation is named by three words, (source type, name, target type); got {words!r}."
+        )
+    return Relation(*words)
+
+
+def _read_types(nodes_per_type: Mapping[str, int]) -> dict[str, int]:
+    return {
+        name: require_count(f"nodes_per_type[{name!r}]", count)
+        for name, count in nodes_per_type.items()
+    }
+
+
+def _count_types(
+    ends: Mapping[Relation, tuple[torch.Tensor, torch.Tensor]],
+) -> dict[str, int]:
+    """One more than the largest id that each type is seen with; types in order of appearance."""
+    types: dict[str, int] = {}
+    for each, (one, other) in ends.items():
+        for kind, values in ((each.source_type, one), (each.target_type, other)):
+            types[kind] = max(types.get(kind, 0), _count(values))
+    return types
+
+
+def _count(values: torch.Tensor) -> int:
+    return max(0, int(values.max()) + 1) if values.numel() else 0
+
+
+def _require_names(node_names: Sequence[str] | None, nodes: int) -> None:
+    if node_names is not None and len(node_names) != nodes:
+        raise GraphError(f"there are {nodes:,} nodes, but {len(node_names):,} node names.")
+
+
+def _require_distinct(relations: Sequence[Relation]) -> None:
+    seen: set[Relation] = set()
+    for each in relations:
+        if each in seen:
+            raise GraphError(f"two relations are called `{each}`.")
+        seen.add(each)
+
+
+def _listed(names: Any, most: int = 12) -> str:
+    listed = list(names)
+    more = f" and {len(listed) - most:,} more" if len(listed) > most else ""
+    return ", ".join(f"`{each}`" for each in listed[:most]) + more if listed else "none"
