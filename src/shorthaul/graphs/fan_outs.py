@@ -1,0 +1,72 @@
+"""How many neighbours each hop takes, as users write it and as the sampler reads it."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from shorthaul.errors import SamplingError
+from shorthaul.graphs.graph import RelationalGraph
+
+FanOut = int | Mapping[Any, int]
+ALL = -1
+
+
+def read_fan_outs(graph: RelationalGraph, fan_outs: Sequence[FanOut]) -> list[list[int]]:
+    """One row for each hop, of one number for all relations together or of one for each.
+
+    >>> graph = RelationalGraph.from_edges([0, 1], [1, 0], [0, 1], relations=["cites", "writes"])
+    >>> read_fan_outs(graph, [15, {"cites": 10, "writes": -1}])
+    [[15], [10, -1]]
+    """
+    if isinstance(fan_outs, str | Mapping) or not isinstance(fan_outs, Sequence):
+        raise SamplingError(
+            f"fan_outs must be a sequence with one entry for each hop, such as [15, 10], got "
+            f"{fan_outs!r}."
+        )
+    return [_read_hop(graph, number, fan_out) for number, fan_out in enumerate(fan_outs)]
+
+
+def _read_hop(graph: RelationalGraph, number: int, fan_out: Any) -> list[int]:
+    if not isinstance(fan_out, Mapping):
+        return [_read_number(f"fan_outs[{number}]", fan_out)]
+    of_relation: dict[int, int] = {}
+    for key, value in fan_out.items():
+        where = f"fan_outs[{number}][{key!r}]"
+        relation = _read_relation(graph, where, key)
+        if relation in of_relation:
+            raise SamplingError(f"{where}: `{graph.relations[relation]}` is named twice.")
+        of_relation[relation] = _read_number(where, value)
+    missing = [str(each) for at, each in enumerate(graph.relations) if at not in of_relation]
+    if missing:
+        told = ", ".join(missing[:5]) + (", .." if len(missing) > 5 else "")
+        raise SamplingError(
+            f"fan_outs[{number}] names {len(of_relation):,} of {graph.num_relations:,} relations; "
+            f"it lacks {told}.\n  Give 0 to leave a relation out; `dict.fromkeys(graph.relations, 5)` "
+            "gives 5 to each."
+        )
+    return [of_relation[relation] for relation in range(graph.num_relations)]
+
+
+def _read_relation(graph: RelationalGraph, where: str, key: Any) -> int:
+    if isinstance(key, int) and not isinstance(key, bool) and 0 <= key < graph.num_relations:
+        return key
+    if isinstance(key, str | tuple):
+        return graph.relation_number(key)
+    raise SamplingError(
+        f"{where}: expected a relation's name, its three words or its number below "
+        f"{graph.num_relations:,}."
+    )
+
+
+def _read_number(where: str, value: Any) -> int:
+    try:
+        number = operator.index(value)
+    except TypeError:
+        number = ALL - 1
+    if isinstance(value, bool) or number < ALL:
+        raise SamplingError(
+            f"{where} must be a whole number of neighbours, or -1 for all of them, got {value!r}."
+        )
+    return number

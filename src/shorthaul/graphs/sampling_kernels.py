@@ -1,0 +1,162 @@
+"""The generated kernel behind `NeighbourSampler`: one call samples all hops without the GIL.
+
+::
+
+    create(num_nodes, is_hashed)              -> a sampler: its table and the memory of the last sample
+    sample(sampler, graph, seeds, fan-outs)   -> counts: seeds, then nodes and edges after each hop
+    copy_nodes, copy_hop(sampler, hop, ...)   -> what was sampled, into tensors of just that size
+    destroy(sampler)
+
+The templates lie in `jit/include/shorthaul/sampling`; the text here names their types.
+"""
+
+from __future__ import annotations
+
+import functools
+import weakref
+
+import torch
+
+from shorthaul.jit import (
+    CppSource,
+    DimensionArgument,
+    Function,
+    Kernel,
+    NumberArgument,
+    TensorArgument,
+    load_kernel,
+)
+
+# From this many nodes on ids are looked up in a hash table. A table over all nodes is one look per
+# id as long as it stays in the cache; of a batch in a graph of 2**26 nodes nearly every look is a
+# miss, and the first ones each fault in a page (docs/graphs.md has the measurement).
+HASHED_FROM_NODES = 2**24
+
+_TEXT = r"""
+// Neighbour sampling over ids of INDEX_TYPE; ids are looked up in a TABLE.
+#include "shorthaul/sampling/sampler.h"
+
+namespace {
+
+using Id = INDEX_TYPE;
+using Sampler = shorthaul::Sampler<Id, shorthaul::TABLE>;
+
+constexpr int64_t out_of_memory = -2;
+
+}  // namespace
+
+void* create(int64_t num_nodes) {
+  try {
+    return new Sampler(num_nodes);
+  } catch (const std::bad_alloc&) {
+    return nullptr;
+  }
+}
+
+void destroy(void* sampler) { delete static_cast<Sampler*>(sampler); }
+
+int64_t sample(void* sampler, const Id* pointers, const Id* sources, const Id* relations,
+               const Id* seeds, Id* seed_rows, const int64_t* fan_outs,
+               const int64_t* fan_widths, int64_t* counts, int64_t replace, int64_t resample, int64_t key, int64_t threads, int64_t pointer_count,
+               int64_t seed_count, int64_t hops, int64_t fan_relations) {
+  auto& made = *static_cast<Sampler*>(sampler);
+  const shorthaul::Neighbours<Id> graph{pointers, sources, relations, pointer_count - 1};
+  int64_t status;
+  try {
+    status = made.sample(graph, seeds, seed_count, seed_rows, fan_outs, fan_widths, hops,
+                         fan_relations, replace != 0, resample != 0, static_cast<uint64_t>(key), threads);
+  } catch (const std::bad_alloc&) {
+    return out_of_memory;
+  }
+  if (status != 0) return status;
+  counts[0] = made.seeds();
+  for (int64_t hop = 0; hop < hops; ++hop) {
+    counts[1 + 2 * hop] = hop + 1 < hops ? made.nodes_after(hop + 1) : made.count_nodes();
+    counts[2 + 2 * hop] = made.hop(hop).edges;
+  }
+  return 0;
+}
+
+void copy_nodes(void* sampler, Id* nodes, int64_t node_count) {
+  auto& made = *static_cast<Sampler*>(sampler);
+  std::memcpy(nodes, made.nodes(), sizeof(Id) * node_count);
+}
+
+// The hop's edges, after `base` edges of earlier hops: sources and positions begin there, and so do
+// the numbers in `offsets`, which gets one for each target (where its edges end).
+void copy_hop(void* sampler, int64_t hop, int64_t base, Id* offsets, Id* sources, Id* positions,
+              int64_t target_count, int64_t edge_count) {
+  const auto& made = static_cast<Sampler*>(sampler)->hop(hop);
+  for (int64_t n = 0; n < target_count; ++n) {
+    offsets[n] = static_cast<Id>(base + made.offsets.data()[n + 1]);
+  }
+  std::memcpy(sources, made.sources.data(), sizeof(Id) * edge_count);
+  std::memcpy(positions, made.positions.data(), sizeof(Id) * edge_count);
+}
+"""
+
+
+def emit_sampler(dtype: torch.dtype, *, is_hashed: bool) -> CppSource:
+    """The kernel for ids of `dtype`, with a hash table or with a table over all nodes."""
+    index_type = {torch.int32: "int32_t", torch.int64: "int64_t"}[dtype]
+    sampler = NumberArgument("sampler", "address")
+    number = functools.partial(NumberArgument, type="int64")
+    written = functools.partial(TensorArgument, dtype=dtype, is_written=True)
+    functions = (
+        Function("create", (number("num_nodes"),), returns="address"),
+        Function("destroy", (sampler,)),
+        Function(
+            "sample",
+            (
+                sampler,
+                TensorArgument("pointers", dtype, ("pointer_count",)),
+                TensorArgument("sources", dtype, (None,)),
+                TensorArgument("relations", dtype, (None,), is_optional=True),
+                TensorArgument("seeds", dtype, ("seed_count",)),
+                written("seed_rows", shape=("seed_count",)),
+                TensorArgument("fan_outs", torch.int64, ("hops", "fan_relations")),
+                TensorArgument("fan_widths", torch.int64, ("hops",)),
+                TensorArgument("counts", torch.int64, (None,), is_written=True),
+                *map(number, ("replace", "resample", "key", "threads")),
+                *map(DimensionArgument, ("pointer_count", "seed_count", "hops", "fan_relations")),
+            ),
+            returns="int64",
+        ),
+        Function(
+            "copy_nodes",
+            (sampler, written("nodes", shape=("node_count",)), DimensionArgument("node_count")),
+        ),
+        Function(
+            "copy_hop",
+            (
+                sampler,
+                number("hop"),
+                number("base"),
+                written("offsets", shape=("target_count",)),
+                written("sources", shape=("edge_count",)),
+                written("positions", shape=("edge_count",)),
+                DimensionArgument("target_count"),
+                DimensionArgument("edge_count"),
+            ),
+        ),
+    )
+    table = "HashTable" if is_hashed else "DirectTable"
+    text = _TEXT.replace("INDEX_TYPE", index_type).replace("TABLE", table)
+    return CppSource(f"sample_neighbours_{index_type[:-2]}_{table[:-5].lower()}", text, functions)
+
+
+@functools.cache
+def _kernel(dtype: torch.dtype, is_hashed: bool) -> Kernel:
+    return load_kernel(emit_sampler(dtype, is_hashed=is_hashed))
+
+
+class SamplingMemory:
+    """One sampler of the kernel: used by one thread at a time, freed when it is forgotten."""
+
+    def __init__(self, dtype: torch.dtype, num_nodes: int, *, is_hashed: bool) -> None:
+        self.kernel = _kernel(dtype, is_hashed)
+        self.address: int | None = self.kernel.create(num_nodes)
+        if not self.address:
+            raise MemoryError(f"no memory for a table of {num_nodes:,} nodes")
+        # Not at exit: the process's memory goes as a whole, and threads may still be sampling.
+        weakref.finalize(self, self.kernel.destroy, self.address).atexit = False
