@@ -112,5 +112,5 @@ def test_ours_is_what_the_kernels_ask_for(
     channels: tuple[int, int], groups: int, layout: str
 ) -> None:
     problem = ConvProblem(*channels, (1, 3, 3), groups=groups, layout=layout)
-    call = kernels._prepare_forward(problem, (2, 1, 20, 20), None, 2)
+    call = kernels.prepare_forward(problem, (2, 1, 20, 20), None, 2)
     assert estimate(problem, 2, (1, 20, 20), threads=2).ours_bytes == call.workspace_bytes

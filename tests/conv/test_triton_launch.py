@@ -1,10 +1,5 @@
 """The Triton kernels, interpreted, equal ATen; their plans are pure."""
 
-import json
-import os
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,21 +12,10 @@ pytest.importorskip("triton")
 
 from shorthaul.conv import triton_launch
 from shorthaul.conv.triton_launch import TILES, choose_tile, pack_weight, unpack_weight
+from tests.triton_programs import run_interpreted
 
-ROOT = Path(__file__).parents[2]
+INTERPRETED = "tests.conv.interpreted_triton"
 DTYPES = {str(dtype): dtype for dtype in TOLERANCES}
-
-
-def _run_interpreted(count: int, seed: int) -> list[dict[str, Any]]:
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.conv.interpreted_triton", str(count), str(seed)],
-        cwd=ROOT,
-        env={**os.environ, "TRITON_INTERPRET": "1"},
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
-    return [json.loads(line) for line in done.stdout.splitlines()]
 
 
 def _require_small_errors(results: list[dict[str, Any]], count: int) -> None:
@@ -43,13 +27,13 @@ def _require_small_errors(results: list[dict[str, Any]], count: int) -> None:
 
 
 def test_interpreted_kernels_equal_aten() -> None:
-    _require_small_errors(_run_interpreted(6, seed=0), 6)
+    _require_small_errors(run_interpreted(INTERPRETED, 6, seed=0), 6)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
 def test_interpreted_kernels_equal_aten_over_many_problems() -> None:
-    _require_small_errors(_run_interpreted(1000, seed=1), 1000)
+    _require_small_errors(run_interpreted(INTERPRETED, 1000, seed=1), 1000)
 
 
 def test_weights_are_packed_in_window_order() -> None:

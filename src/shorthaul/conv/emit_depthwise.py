@@ -9,16 +9,15 @@ from dataclasses import dataclass
 
 import torch
 
-from shorthaul.conv.emit_window import (
-    SIZE_NAMES,
-    emit_preamble,
-    emit_shape,
-    shape_arguments,
-    size_arguments,
-    sum_dtype,
+from shorthaul.conv.emit_function import (
+    convolve_function,
+    emit_sizes_and_shape,
+    number_names,
+    sum_windows_function,
 )
+from shorthaul.conv.emit_window import emit_preamble
 from shorthaul.conv.machine import VectorMachine
-from shorthaul.jit import CppSource, Function, NumberArgument, TensorArgument, ThreadsArgument
+from shorthaul.jit import CppSource
 
 
 @dataclass(frozen=True)
@@ -34,22 +33,8 @@ class DepthwiseKernel:
 
 def emit_depthwise_kernel(kernel: DepthwiseKernel) -> CppSource:
     """The kernel `convolve(input, weights, bias, residual, output, workspace, ...)`."""
-    real = sum_dtype(kernel.dtype)
-    function = Function(
-        "convolve",
-        (
-            TensorArgument("input", kernel.dtype, is_contiguous=False),
-            TensorArgument("weights", real),
-            TensorArgument("bias", real, is_optional=True),
-            TensorArgument("residual", kernel.dtype, is_contiguous=False, is_optional=True),
-            TensorArgument("output", kernel.dtype, is_written=True, is_contiguous=False),
-            TensorArgument("workspace", torch.uint8, is_written=True),
-            NumberArgument("thread_bytes", "int64"),
-            *size_arguments(),
-            *shape_arguments(None),
-            ThreadsArgument(),
-        ),
-    )
+    names = number_names(("thread_bytes",), None)
+    function = convolve_function(kernel.dtype, names)
     preamble = emit_preamble(
         kernel.dtype, kernel.machine, True, kernel.activation, ("parallel", "conv/depthwise_row")
     )
@@ -62,8 +47,7 @@ def emit_depthwise_kernel(kernel: DepthwiseKernel) -> CppSource:
 constexpr int tile_pixels = {kernel.rows}, tile_vectors = {kernel.vectors};
 
 {function.prototype()} {{
-  {emit_shape(None)}
-  const Sizes sizes{{{", ".join(SIZE_NAMES)}}};
+{emit_sizes_and_shape(names, None)}
 {_LOOPS}}}
 """
     return CppSource(f"conv_depthwise_{dtype}", text, (function,))
@@ -71,19 +55,8 @@ constexpr int tile_pixels = {kernel.rows}, tile_vectors = {kernel.vectors};
 
 def emit_depthwise_gradient(kernel: DepthwiseKernel) -> CppSource:
     """The kernel `sum_windows(input, gradient, weights, workspace, ...)`; `weights` are packed."""
-    function = Function(
-        "sum_windows",
-        (
-            TensorArgument("input", kernel.dtype, is_contiguous=False),
-            TensorArgument("gradient", kernel.dtype, is_contiguous=False),
-            TensorArgument("weights", sum_dtype(kernel.dtype), is_written=True),
-            TensorArgument("workspace", torch.uint8, is_written=True),
-            NumberArgument("thread_bytes", "int64"),
-            *size_arguments(),
-            *shape_arguments(None),
-            ThreadsArgument(),
-        ),
-    )
+    names = number_names(("thread_bytes",), None)
+    function = sum_windows_function(kernel.dtype, names)
     preamble = emit_preamble(
         kernel.dtype, kernel.machine, True, None, ("parallel", "conv/depthwise_row")
     )
@@ -96,8 +69,7 @@ def emit_depthwise_gradient(kernel: DepthwiseKernel) -> CppSource:
 constexpr int tile_taps = {kernel.rows}, tile_vectors = {kernel.vectors};
 
 {function.prototype()} {{
-  {emit_shape(None)}
-  const Sizes sizes{{{", ".join(SIZE_NAMES)}}};
+{emit_sizes_and_shape(names, None)}
 {_GRADIENT_LOOPS}}}
 """
     return CppSource(f"conv_depthwise_gradient_{dtype}", text, (function,))

@@ -7,40 +7,20 @@ same order: no sum is split between threads, so results do not depend on how man
 
 from __future__ import annotations
 
-import torch
-
-from shorthaul.conv.emit_window import (
-    SIZE_NAMES,
-    WindowKernel,
-    emit_panel_widths,
-    emit_preamble,
-    emit_shape,
-    shape_arguments,
-    size_arguments,
-    sum_dtype,
+from shorthaul.conv.emit_function import (
+    emit_sizes_and_shape,
+    number_names,
+    sum_windows_function,
 )
-from shorthaul.jit import CppSource, Function, NumberArgument, TensorArgument, ThreadsArgument
+from shorthaul.conv.emit_window import WindowKernel, emit_panel_widths, emit_preamble
+from shorthaul.jit import CppSource
 
 
 def emit_grad_weight_kernel(kernel: WindowKernel) -> CppSource:
     """The kernel `sum_windows(input, gradient, weights, workspace, ...)`; `weights` are packed."""
-    function = Function(
-        "sum_windows",
-        (
-            TensorArgument("input", kernel.dtype, is_contiguous=False),
-            TensorArgument("gradient", kernel.dtype, is_contiguous=False),
-            TensorArgument("weights", sum_dtype(kernel.dtype), is_written=True),
-            TensorArgument("workspace", torch.uint8, is_written=True),
-            NumberArgument("thread_bytes", "int64"),
-            NumberArgument("block_rows", "int64"),
-            NumberArgument("block_columns", "int64"),
-            NumberArgument("panel_parts", "int64"),
-            NumberArgument("channel_chunk", "int64"),
-            *size_arguments(),
-            *shape_arguments(kernel.shape),
-            ThreadsArgument(),
-        ),
-    )
+    own = ("thread_bytes", "block_rows", "block_columns", "panel_parts", "channel_chunk")
+    names = number_names(own, kernel.shape)
+    function = sum_windows_function(kernel.dtype, names)
     preamble = emit_preamble(
         kernel.dtype,
         kernel.machine,
@@ -58,8 +38,7 @@ constexpr int tile_rows = {kernel.rows}, tile_vectors = {kernel.vectors};
 constexpr int64_t panel = tile_vectors * lanes;
 
 {function.prototype()} {{
-  {emit_shape(kernel.shape)}
-  const Sizes sizes{{{", ".join(SIZE_NAMES)}}};
+{emit_sizes_and_shape(names, kernel.shape)}
 {_LOOPS.replace("{DISPATCH}", emit_panel_widths(kernel))}}}
 """
     return CppSource(f"conv_grad_weight_{detail}", text, (function,))

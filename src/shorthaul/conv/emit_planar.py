@@ -10,16 +10,14 @@ from dataclasses import dataclass
 
 import torch
 
-from shorthaul.conv.emit_window import (
-    SIZE_NAMES,
-    emit_preamble,
-    emit_shape,
-    shape_arguments,
-    size_arguments,
-    sum_dtype,
+from shorthaul.conv.emit_function import (
+    convolve_function,
+    emit_sizes_and_shape,
+    number_names,
 )
+from shorthaul.conv.emit_window import emit_preamble
 from shorthaul.conv.machine import VectorMachine
-from shorthaul.jit import CppSource, Function, NumberArgument, TensorArgument, ThreadsArgument
+from shorthaul.jit import CppSource
 
 
 @dataclass(frozen=True)
@@ -36,24 +34,8 @@ class PlanarKernel:
 
 def emit_planar_kernel(kernel: PlanarKernel) -> CppSource:
     """The kernel `convolve(input, weights, bias, residual, output, workspace, ...)`."""
-    real = sum_dtype(kernel.dtype)
-    function = Function(
-        "convolve",
-        (
-            TensorArgument("input", kernel.dtype, is_contiguous=False),
-            TensorArgument("weights", real),
-            TensorArgument("bias", real, is_optional=True),
-            TensorArgument("residual", kernel.dtype, is_contiguous=False, is_optional=True),
-            TensorArgument("output", kernel.dtype, is_written=True, is_contiguous=False),
-            TensorArgument("workspace", torch.uint8, is_written=True),
-            NumberArgument("thread_bytes", "int64"),
-            NumberArgument("block_rows", "int64"),
-            NumberArgument("block_columns", "int64"),
-            *size_arguments(),
-            *shape_arguments(None),
-            ThreadsArgument(),
-        ),
-    )
+    names = number_names(("thread_bytes", "block_rows", "block_columns"), None)
+    function = convolve_function(kernel.dtype, names)
     preamble = emit_preamble(
         kernel.dtype,
         kernel.machine,
@@ -71,8 +53,7 @@ def emit_planar_kernel(kernel: PlanarKernel) -> CppSource:
 constexpr int tile_channels = {kernel.rows}, tile_vectors = {kernel.vectors};
 
 {function.prototype()} {{
-  {emit_shape(None)}
-  const Sizes sizes{{{", ".join(SIZE_NAMES)}}};
+{emit_sizes_and_shape(names, None)}
 {_LOOPS}}}
 """
     return CppSource(

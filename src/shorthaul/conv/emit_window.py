@@ -11,25 +11,16 @@ from dataclasses import dataclass
 
 import torch
 
+from shorthaul.conv.emit_function import (
+    convolve_function,
+    emit_sizes_and_shape,
+    number_names,
+    sum_dtype,
+)
 from shorthaul.conv.geometry import KernelShape
 from shorthaul.conv.machine import VectorMachine
-from shorthaul.jit import CppSource, Function, NumberArgument, TensorArgument, ThreadsArgument
+from shorthaul.jit import CppSource
 
-SHAPE_NAMES = (
-    "in_channels", "out_channels", "groups",
-    "kernel_d", "kernel_h", "kernel_w",
-    "stride_d", "stride_h", "stride_w",
-    "dilation_d", "dilation_h", "dilation_w",
-)  # fmt: skip
-SIZE_NAMES = (
-    "batch",
-    "in_d", "in_h", "in_w",
-    "out_d", "out_h", "out_w",
-    "padding_d", "padding_h", "padding_w", "padding_mode",
-    "full_d", "full_h", "full_w",
-    "step_d", "step_h", "step_w",
-    "first_d", "first_h", "first_w",
-)  # fmt: skip
 STORAGE = {
     torch.float32: "AsReal",
     torch.float64: "AsReal",
@@ -46,11 +37,6 @@ ACTIVATION_TYPES = {
     "sigmoid": "Sigmoid",
     "tanh": "Tanh",
 }
-
-
-def sum_dtype(dtype: torch.dtype) -> torch.dtype:
-    """What values of `dtype` are summed in."""
-    return torch.float64 if dtype == torch.float64 else torch.float32
 
 
 @dataclass(frozen=True)
@@ -99,46 +85,11 @@ constexpr bool channels_last = {str(channels_last).lower()};
 """
 
 
-def emit_shape(shape: KernelShape | None) -> str:
-    """The shape as constants, or taken from the arguments of the same names."""
-    values = SHAPE_NAMES if shape is None else tuple(map(str, shape.values()))
-    kind = "const" if shape is None else "constexpr"
-    rows = [", ".join(values[first : first + 3]) for first in range(0, 12, 3)]
-    return f"{kind} Shape shape{{{', '.join(rows)}}};"
-
-
-def size_arguments() -> tuple[NumberArgument, ...]:
-    """The sizes of a call, in the order of `SIZE_NAMES`."""
-    return tuple(NumberArgument(name, "int64") for name in SIZE_NAMES)
-
-
-def shape_arguments(shape: KernelShape | None) -> tuple[NumberArgument, ...]:
-    """The shape of a call, for a general kernel only."""
-    return tuple(NumberArgument(name, "int64") for name in SHAPE_NAMES) if shape is None else ()
-
-
 def emit_window_kernel(kernel: WindowKernel) -> CppSource:
     """The kernel `convolve(input, weights, bias, residual, output, workspace, ...)`."""
-    real = sum_dtype(kernel.dtype)
-    function = Function(
-        "convolve",
-        (
-            TensorArgument("input", kernel.dtype, is_contiguous=False),
-            TensorArgument("weights", real),
-            TensorArgument("bias", real, is_optional=True),
-            TensorArgument("residual", kernel.dtype, is_contiguous=False, is_optional=True),
-            TensorArgument("output", kernel.dtype, is_written=True, is_contiguous=False),
-            TensorArgument("workspace", torch.uint8, is_written=True),
-            NumberArgument("thread_bytes", "int64"),
-            NumberArgument("block_rows", "int64"),
-            NumberArgument("block_columns", "int64"),
-            NumberArgument("panel_parts", "int64"),
-            NumberArgument("depth_chunk", "int64"),
-            *size_arguments(),
-            *shape_arguments(kernel.shape),
-            ThreadsArgument(),
-        ),
-    )
+    own = ("thread_bytes", "block_rows", "block_columns", "panel_parts", "depth_chunk")
+    names = number_names(own, kernel.shape)
+    function = convolve_function(kernel.dtype, names)
     preamble = emit_preamble(
         kernel.dtype,
         kernel.machine,
@@ -158,8 +109,7 @@ constexpr int64_t panel = tile_vectors * lanes;
 constexpr bool in_place = {str(kernel.in_place).lower()};
 
 {function.prototype()} {{
-  {emit_shape(kernel.shape)}
-  const Sizes sizes{{{", ".join(SIZE_NAMES)}}};
+{emit_sizes_and_shape(names, kernel.shape)}
 {_LOOPS.replace("{DISPATCH}", emit_panel_widths(kernel))}}}
 """
     return CppSource(f"conv_window_{detail}", text, (function,))

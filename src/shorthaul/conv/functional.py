@@ -35,6 +35,7 @@ from shorthaul.conv.operators import convolution, find_problem, run_convolution
 from shorthaul.conv.problem import ACTIVATIONS, PADDING_MODES, ConvProblem, Triple
 from shorthaul.errors import ConvolutionError
 from shorthaul.fallbacks import note_fallback
+from shorthaul.jit.runtime import kernel_threads
 from shorthaul.settings import settings
 
 KERNEL_DTYPES = frozenset((torch.float32, torch.float64, torch.bfloat16, torch.float16))
@@ -225,15 +226,24 @@ def _convolve(
         _run_into(expand_dimensions(out, dimensions), problem, images, weight, bias, added)
         return out
     run = run_convolution if input.dtype in KERNEL_DTYPES else _run_other_dtype
-    output = run(problem, images, weight, bias, added)
+    output = drop_dimensions(run(problem, images, weight, bias, added), dimensions, is_batched)
     if residual is None:
-        _learn(dimensions, input, weight, bias, written, problem, images)
-    return drop_dimensions(output, dimensions, is_batched)
+        _learn(dimensions, input, weight, bias, written, problem, images, output)
+    return output
+
+
+class KnownCall(NamedTuple):
+    """A call that was checked and planned, and the output it makes, without canonical dimensions."""
+
+    problem: ConvProblem
+    call: kernels.Call
+    out_shape: tuple[int, ...]
+    out_strides: tuple[int, ...]
 
 
 # Calls that were checked once: what was written and the tensors' shapes, strides and dtypes lead
-# straight to the problem. Checking again would take longer than a small convolution.
-_known_calls: dict[tuple[Any, ...], ConvProblem] = {}
+# straight to the planned call. Checking again would take longer than a small convolution.
+_known_calls: dict[tuple[Any, ...], KnownCall] = {}
 _MOST_KNOWN_CALLS = 4096
 
 
@@ -243,6 +253,7 @@ def _call_key(
     return (
         dimensions,
         settings.kernels,
+        kernel_threads(),
         written,
         *(
             None if each is None else (each.shape, each.stride(), each.dtype, each.device)
@@ -259,6 +270,7 @@ def _learn(
     written: tuple[Any, ...],
     problem: ConvProblem,
     images: Tensor,
+    output: Tensor,
 ) -> None:
     """Remember a call that the CPU's kernels can take as it is."""
     if (
@@ -270,7 +282,11 @@ def _learn(
         if len(_known_calls) >= _MOST_KNOWN_CALLS:
             _known_calls.clear()
         with contextlib.suppress(TypeError):  # lists cannot be remembered
-            _known_calls[_call_key(dimensions, input, weight, bias, written)] = problem
+            batch, _, depth, height, width = images.shape
+            sizes = (batch, depth, height, width)
+            call = kernels.prepare_forward(problem, sizes, None, kernel_threads())
+            known = KnownCall(problem, call, output.shape, output.stride())
+            _known_calls[_call_key(dimensions, input, weight, bias, written)] = known
 
 
 def _run_known(
@@ -284,13 +300,13 @@ def _run_known(
     ):
         return None
     try:
-        problem = _known_calls.get(_call_key(dimensions, input, weight, bias, written))
+        known = _known_calls.get(_call_key(dimensions, input, weight, bias, written))
     except TypeError:
         return None
-    if problem is None:
+    if known is None:
         return None
-    output = kernels.run_forward(problem, expand_dimensions(input, dimensions), weight, bias)
-    return drop_dimensions(output, dimensions, input.dim() == dimensions + 2)
+    output = torch.empty_strided(known.out_shape, known.out_strides, dtype=known.problem.dtype)
+    return kernels.run_prepared(known.call, known.problem, input, weight, bias, None, output)
 
 
 def problem_of(

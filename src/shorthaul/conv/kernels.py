@@ -18,9 +18,10 @@ from shorthaul.conv.emit_depthwise import (
     emit_depthwise_gradient,
     emit_depthwise_kernel,
 )
+from shorthaul.conv.emit_function import sum_dtype
 from shorthaul.conv.emit_grad_weight import emit_grad_weight_kernel
 from shorthaul.conv.emit_planar import PlanarKernel, emit_planar_kernel
-from shorthaul.conv.emit_window import WindowKernel, emit_window_kernel, sum_dtype
+from shorthaul.conv.emit_window import WindowKernel, emit_window_kernel
 from shorthaul.conv.geometry import Taps, WindowTask, as_triple, forward_task, grad_input_tasks
 from shorthaul.conv.machine import this_machine
 from shorthaul.conv.packing import (
@@ -54,9 +55,11 @@ __all__ = [
     "ConvSchedule",
     "candidate_schedules",
     "choose_schedule",
+    "prepare_forward",
     "run_forward",
     "run_grad_input",
     "run_grad_weight",
+    "run_prepared",
     "supports",
 ]
 
@@ -84,10 +87,23 @@ def run_forward(
 ) -> torch.Tensor:
     """activation(convolution + bias + residual); `residual` has the shape and layout of the output."""
     batch, _, depth, height, width = input.shape
-    call = _prepare_forward(problem, (batch, depth, height, width), schedule, kernel_threads())
+    call = prepare_forward(problem, (batch, depth, height, width), schedule, kernel_threads())
     if out is None:
         out = torch.empty_strided(call.out_shape, call.out_strides, dtype=problem.dtype)
-    if call.numbers:
+    return run_prepared(call, problem, input, weight, bias, residual, out)
+
+
+def run_prepared(
+    call: Call,
+    problem: ConvProblem,
+    input: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    residual: torch.Tensor | None,
+    out: torch.Tensor,
+) -> torch.Tensor:
+    """The same for a call that was planned before; leading dimensions of one may be left away."""
+    if call.task.flops:
         packed = packed_weights.find(weight, call.order, lambda: _pack(call, weight, problem))
         call.run(
             input,
@@ -96,7 +112,7 @@ def run_forward(
             residual,
             out,
             _workspace(call.workspace_bytes),
-            *call.numbers,
+            call.numbers,
         )
     return out
 
@@ -122,7 +138,7 @@ def run_grad_input(
             weight, call.order, functools.partial(_pack, call, weight, problem)
         )
         workspace = _workspace(call.workspace_bytes)
-        call.run(grad_output, packed, None, None, gradient, workspace, *call.numbers)
+        call.run(grad_output, packed, None, None, gradient, workspace, call.numbers)
     return gradient
 
 
@@ -157,20 +173,23 @@ def run_grad_weight(
     else:
         call = _prepare_grad_weight(problem, sizes, kernel_threads())
     packed = torch.zeros(packed_values(view, call.panel), dtype=real)
-    call.run(input, grad_output, packed, _workspace(call.workspace_bytes), *call.numbers)
+    call.run(input, grad_output, packed, _workspace(call.workspace_bytes), call.numbers)
     panel_kernel(real).unpack_panels(packed, gradient, *view.numbers(), call.panel, call.lanes)
     return gradient.to(problem.dtype)
 
 
-@dataclass(frozen=True)
-class _Call:
+_NO_NUMBERS = torch.empty(0, dtype=torch.int64)
+
+
+@dataclass(frozen=True, eq=False)
+class Call:
     """What of a call does not change with the tensors: kept, because to plan takes longer than a
     small convolution."""
 
     task: WindowTask
     taps: Taps | None  # None: all of them, in their order
     run: Callable[..., object]
-    numbers: tuple[int, ...] = ()
+    numbers: torch.Tensor = _NO_NUMBERS
     order: tuple[object, ...] = ()  # of the packed weights
     panel: int = 0
     lanes: int = 0
@@ -184,19 +203,25 @@ class _Call:
         return "depthwise" in self.order
 
 
+def _as_array(*numbers: int) -> torch.Tensor:
+    """A call's numbers as its kernel takes them."""
+    return torch.tensor(numbers, dtype=torch.int64, device="cpu")
+
+
 def _compute_nothing(*_: object) -> None:
     """The kernel of an empty output."""
 
 
 @functools.lru_cache(maxsize=4096)
-def _prepare_forward(
+def prepare_forward(
     problem: ConvProblem, sizes: Sizes, schedule: ConvSchedule | None, threads: int
-) -> _Call:
+) -> Call:
+    """The plan of a call: its kernel, its numbers, and the order of its weights."""
     task = forward_task(problem, sizes[0], sizes[1:])
     call = (
         _prepare(task, None, schedule or choose_schedule(problem, sizes, threads), threads)
         if task.flops
-        else _Call(task, None, _compute_nothing)
+        else Call(task, None, _compute_nothing)
     )
     layout = torch.channels_last_3d if task.channels_last else torch.contiguous_format
     shape = (sizes[0], problem.out_channels, *task.out_sizes)
@@ -207,7 +232,7 @@ def _prepare_forward(
 @functools.lru_cache(maxsize=4096)
 def _prepare_grad_input(
     problem: ConvProblem, batch: int, input_sizes: Triple, threads: int
-) -> tuple[tuple[_Call, ...], bool]:
+) -> tuple[tuple[Call, ...], bool]:
     """A call per phase, and whether together they write every value."""
     tasks = grad_input_tasks(problem, batch, input_sizes)
     phases = 1
@@ -217,7 +242,7 @@ def _prepare_grad_input(
     return calls, len(tasks) == phases
 
 
-def _prepare(task: WindowTask, taps: Taps | None, schedule: ConvSchedule, threads: int) -> _Call:
+def _prepare(task: WindowTask, taps: Taps | None, schedule: ConvSchedule, threads: int) -> Call:
     if schedule.method == "planar":
         return _prepare_planar(task, taps, schedule, threads)
     if schedule.method == "depthwise":
@@ -233,7 +258,7 @@ def _prepare(task: WindowTask, taps: Taps | None, schedule: ConvSchedule, thread
         task.can_read_in_place,
     )
     plan = plan_blocks(task, schedule, threads)
-    numbers = (
+    numbers = _as_array(
         plan.thread_bytes,
         plan.block_rows,
         plan.block_columns,
@@ -242,7 +267,7 @@ def _prepare(task: WindowTask, taps: Taps | None, schedule: ConvSchedule, thread
         *task.size_values(),
         *(() if schedule.is_specialised else task.shape.values()),
     )
-    return _Call(
+    return Call(
         task,
         taps,
         _window_function(kernel),
@@ -256,7 +281,7 @@ def _prepare(task: WindowTask, taps: Taps | None, schedule: ConvSchedule, thread
 
 def _prepare_planar(
     task: WindowTask, taps: Taps | None, schedule: ConvSchedule, threads: int
-) -> _Call:
+) -> Call:
     plan = plan_planes(task, schedule)
     kernel = PlanarKernel(
         task.dtype,
@@ -266,14 +291,14 @@ def _prepare_planar(
         schedule.rows,
         schedule.vectors,
     )
-    numbers = (
+    numbers = _as_array(
         plan.thread_bytes,
         plan.block_rows,
         plan.block_columns,
         *task.size_values(),
         *task.shape.values(),
     )
-    return _Call(
+    return Call(
         task,
         taps,
         _planar_function(kernel),
@@ -287,18 +312,18 @@ def _prepare_planar(
 
 def _prepare_depthwise(
     task: WindowTask, taps: Taps | None, schedule: ConvSchedule, threads: int
-) -> _Call:
+) -> Call:
     machine = this_machine()
     lanes = machine.lanes(sum_dtype(task.dtype).itemsize)
     kernel = DepthwiseKernel(task.dtype, task.activation, machine, schedule.rows, schedule.vectors)
     thread_bytes = plan_rows(task)
     # One panel of all channels, in one group: the order of the packed weights is [tap][channel].
     channels = -(-task.shape.groups // lanes) * lanes
-    return _Call(
+    return Call(
         task,
         taps,
         _depthwise_function(kernel),
-        (thread_bytes, *task.size_values(), *task.shape.values()),
+        _as_array(thread_bytes, *task.size_values(), *task.shape.values()),
         (taps, "depthwise", task.shape),
         channels,
         lanes,
@@ -307,7 +332,7 @@ def _prepare_depthwise(
 
 
 @functools.lru_cache(maxsize=4096)
-def _prepare_grad_weight(problem: ConvProblem, sizes: Sizes, threads: int) -> _Call:
+def _prepare_grad_weight(problem: ConvProblem, sizes: Sizes, threads: int) -> Call:
     task = replace(forward_task(problem, sizes[0], sizes[1:]), activation=None)
     schedule = schedule_gradient(task)
     kernel = WindowKernel(
@@ -320,7 +345,7 @@ def _prepare_grad_weight(problem: ConvProblem, sizes: Sizes, threads: int) -> _C
         task.shape if schedule.is_specialised else None,
     )
     plan = plan_gradient(task, schedule, threads)
-    numbers = (
+    numbers = _as_array(
         plan.thread_bytes,
         plan.block_rows,
         plan.block_columns,
@@ -330,23 +355,23 @@ def _prepare_grad_weight(problem: ConvProblem, sizes: Sizes, threads: int) -> _C
         *(() if schedule.is_specialised else task.shape.values()),
     )
     run = _grad_weight_function(kernel)
-    return _Call(
+    return Call(
         task, None, run, numbers, (), kernel.panel, kernel.lanes, plan.thread_bytes * threads
     )
 
 
 @functools.lru_cache(maxsize=4096)
-def _prepare_depthwise_gradient(problem: ConvProblem, sizes: Sizes, threads: int) -> _Call:
+def _prepare_depthwise_gradient(problem: ConvProblem, sizes: Sizes, threads: int) -> Call:
     task = replace(forward_task(problem, sizes[0], sizes[1:]), activation=None)
     machine = this_machine()
     kernel = DepthwiseKernel(task.dtype, None, machine, *DEPTHWISE_TILE)
     lanes = machine.lanes(sum_dtype(task.dtype).itemsize)
     thread_bytes = plan_rows(task)
-    return _Call(
+    return Call(
         task,
         None,
         load_kernel(emit_depthwise_gradient(kernel)).sum_windows,
-        (thread_bytes, *task.size_values(), *task.shape.values()),
+        _as_array(thread_bytes, *task.size_values(), *task.shape.values()),
         ("depthwise",),
         -(-task.shape.groups // lanes) * lanes,
         lanes,
@@ -374,7 +399,7 @@ def _grad_weight_function(kernel: WindowKernel) -> KernelFunction:
     return load_kernel(emit_grad_weight_kernel(kernel)).sum_windows
 
 
-def _pack(call: _Call, weight: torch.Tensor, problem: ConvProblem) -> torch.Tensor:
+def _pack(call: Call, weight: torch.Tensor, problem: ConvProblem) -> torch.Tensor:
     real = sum_dtype(problem.dtype)
     taps = weight.detach().reshape(problem.weight_shape).to(real)
     view = (
@@ -392,7 +417,7 @@ def _as_one_panel(view: WeightView) -> WeightView:
     return replace(view, groups=1, out_channels=view.groups, out_step=view.group_step)
 
 
-def _packed_bias(call: _Call, bias: torch.Tensor) -> torch.Tensor:
+def _packed_bias(call: Call, bias: torch.Tensor) -> torch.Tensor:
     real = sum_dtype(call.task.dtype)
     shape = call.task.shape
     if call.is_depthwise:
