@@ -28,7 +28,7 @@ def _compile(name: str, tile: Tile, capability: int, dtype: torch.dtype) -> Any:
         "ROWS": tile.rows, "COLUMNS": tile.columns, "DEPTH": tile.depth,
         "MODE": 1, "HAS_BIAS": True, "HAS_RESIDUAL": True, "ACTIVATION": "gelu",
     }  # fmt: skip
-    types = {each: f"*{element}" for each in POINTERS} | {"parts": "*fp32"}
+    types = dict.fromkeys(POINTERS, f"*{element}") | {"parts": "*fp32"}
     return compile_kernel(
         kernel, types, constants, capability, num_warps=tile.warps, num_stages=tile.stages
     )
