@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -41,7 +41,7 @@ class Block:
     pointers: torch.Tensor  # (T + 1,): target t hears from sources[pointers[t]:pointers[t + 1]]
     sources: torch.Tensor  # (E,) local ids
     positions: torch.Tensor  # (E,) places in the graph's `by_target()` index
-    index: TargetIndex
+    index: TargetIndex | None  # where relations and edge ids are looked up
 
     @property
     def num_sources(self) -> int:
@@ -61,12 +61,12 @@ class Block:
     @functools.cached_property
     def relations(self) -> torch.Tensor:
         """(E,) the relation of each edge, ascending within each target; looked up when asked for."""
-        return self.index.relations[self.positions]
+        return self._look_up("relations")
 
     @functools.cached_property
     def edges(self) -> torch.Tensor:
         """(E,) the graph's edge ids, for edge features; looked up when asked for."""
-        return self.index.edges[self.positions]
+        return self._look_up("edges")
 
     def degrees(self) -> torch.Tensor:
         """(T,) how many edges each target has in the block."""
@@ -96,6 +96,28 @@ class Block:
             self.sources, x, self.pointers, mode=op, include_last_offset=True
         )
 
+    def to(self, device: torch.device | str) -> Block:
+        """The same on another device; `relations` and `edges` are looked up there when asked for."""
+        names = ("source_nodes", "pointers", "sources", "positions")
+        moved = {name: getattr(self, name).to(device, non_blocking=True) for name in names}
+        return replace(self, **moved)
+
+    def _look_up(self, name: str) -> torch.Tensor:
+        if self.index is None:
+            raise SamplingError(
+                f"a block that came from another process does not know its {name}: its graph stayed "
+                "there.\n  `loader.complete(sample)` gives it the loader's graph again."
+            )
+        column: torch.Tensor = getattr(self.index, name)
+        return column[self.positions.cpu()].to(self.positions.device)
+
+    def __getstate__(self) -> dict[str, object]:
+        # The graph does not travel with every block that a worker sends.
+        return {**{name: vars(self)[name] for name in self.__dataclass_fields__}, "index": None}
+
+    def __setstate__(self, state: dict[str, object]) -> None:
+        vars(self).update(state)
+
     def __repr__(self) -> str:
         return (
             f"Block({self.num_sources:,} sources, {self.num_targets:,} targets, "
@@ -110,7 +132,7 @@ class NeighbourSample:
     seeds: torch.Tensor  # distinct seeds in the order they were given: the last block's targets
     seed_rows: torch.Tensor  # for each seed as it was given, its position in `seeds`
     blocks: Sequence[Block]
-    key: int  # what the random numbers were drawn from
+    number: int  # which sample of its sampler, or of its epoch, it is
 
     @property
     def input_nodes(self) -> torch.Tensor:

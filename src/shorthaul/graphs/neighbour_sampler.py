@@ -14,7 +14,7 @@ from shorthaul.graphs.edge_tensors import read_numbers
 from shorthaul.graphs.fan_outs import FanOut, read_fan_outs
 from shorthaul.graphs.graph import RelationalGraph
 from shorthaul.graphs.indexes import TargetIndex
-from shorthaul.graphs.plain_sampling import mix, sample_plainly
+from shorthaul.graphs.plain_sampling import GOLDEN, mix, sample_plainly
 from shorthaul.graphs.sampling_kernels import HASHED_FROM_NODES, SamplingMemory
 from shorthaul.jit import can_use_kernels
 from shorthaul.jit.runtime import kernel_threads
@@ -87,23 +87,27 @@ class NeighbourSampler:
         """
         graph = self.graph
         index = graph.by_target()
-        given = self._read_seeds(seeds)
+        given = self.require_seeds(seeds)
         number = next(self._numbers) if number is None else number
-        key = mix((mix(self.seed) + 0x9E3779B97F4A7C15 * (number + 1)) & _MASK)
         held = _held_tensors(index, needs_relations=self._fans.shape[1] > 1)
         if held is None or not can_use_kernels("neighbour sampling"):
-            return self._sample_plainly(index, given, key)
+            return self.sample_plainly(given, number)
         memory = self._idle.pop() if self._idle else self._make_memory()
         try:
-            return self._sample(memory, index, held, given, key, threads or kernel_threads())
+            return self._sample(memory, held, given, number, threads or kernel_threads())
         finally:
             self._idle.append(memory)
+
+    def _key_of(self, number: int) -> int:
+        """What all random numbers of a sample are drawn from."""
+        return mix((mix(self.seed) + GOLDEN * (number + 1)) & _MASK)
 
     def _make_memory(self) -> SamplingMemory:
         nodes = self.graph.num_nodes
         return SamplingMemory(self.graph.index_dtype, nodes, is_hashed=nodes >= HASHED_FROM_NODES)
 
-    def _read_seeds(self, seeds: Any) -> torch.Tensor:
+    def require_seeds(self, seeds: Any) -> torch.Tensor:
+        """`seeds` in the graph's dtype; `SeedRangeError` names one that is no node."""
         given = read_numbers(seeds, "seeds")
         nodes = self.graph.num_nodes
         if given.numel():
@@ -116,13 +120,13 @@ class NeighbourSampler:
     def _sample(
         self,
         memory: SamplingMemory,
-        index: TargetIndex,
         held: tuple[torch.Tensor, torch.Tensor, torch.Tensor | None],
         seeds: torch.Tensor,
-        key: int,
+        number: int,
         threads: int,
     ) -> NeighbourSample:
         hops = len(self.fan_outs)
+        key = self._key_of(number)
         seed_rows = torch.empty_like(seeds)
         counts = torch.empty(1 + 2 * hops, dtype=torch.int64)
         status = memory.kernel.sample(
@@ -145,18 +149,17 @@ class NeighbourSampler:
                 f"the sample has more edges than {self.graph.index_dtype} can count.\n"
                 "  Lower the fan-outs or the number of seeds, or make the graph with int64 indexes."
             )
-        return self._collect(memory, index, seed_rows, key, counts.tolist())
+        return self._collect(memory, seed_rows, number, counts.tolist())
 
     def _collect(
         self,
         memory: SamplingMemory,
-        index: TargetIndex,
         seed_rows: torch.Tensor,
-        key: int,
+        number: int,
         counts: list[int],
     ) -> NeighbourSample:
         """Copy the sample out of the kernel's memory, into tensors that share one allocation."""
-        hops = len(self.fan_outs)
+        hops, index = len(self.fan_outs), self.graph.by_target()
         seeds, nodes, edges = counts[0], [counts[0], *counts[1::2]], counts[2::2]
         firsts = [0] * hops if self.resample else [0, *nodes[: hops - 1]][:hops]
         targets = [known - first for known, first in zip(nodes[:hops], firsts, strict=True)]
@@ -204,9 +207,12 @@ class NeighbourSampler:
                         index,
                     )
                 )
-        return NeighbourSample(all_nodes[:seeds], seed_rows, blocks[::-1], key)
+        return NeighbourSample(all_nodes[:seeds], seed_rows, blocks[::-1], number)
 
-    def _sample_plainly(self, index: TargetIndex, seeds: torch.Tensor, key: int) -> NeighbourSample:
+    def sample_plainly(self, seeds: Any, number: int) -> NeighbourSample:
+        """The same sample in plain Python: where there is no compiler, and to compare with."""
+        index, key = self.graph.by_target(), self._key_of(number)
+        seeds = self.require_seeds(seeds)
         given = seeds.tolist()
         nodes, hops = sample_plainly(
             index, given, self.fan_outs, key, replace=self.replace, resample=self.resample
@@ -234,7 +240,7 @@ class NeighbourSampler:
                 )
             )
         seed_rows = seeds.new_tensor([rows[each] for each in given])
-        return NeighbourSample(all_nodes[: len(rows)], seed_rows, blocks[::-1], key)
+        return NeighbourSample(all_nodes[: len(rows)], seed_rows, blocks[::-1], number)
 
     def _allocate(self, count: int) -> torch.Tensor:
         dtype = self.graph.index_dtype

@@ -18,7 +18,7 @@ import torch
 from shorthaul.graphs.indexes import TargetIndex
 
 _MASK = 2**64 - 1
-_GOLDEN = 0x9E3779B97F4A7C15
+GOLDEN = 0x9E3779B97F4A7C15
 
 
 def mix(value: int) -> int:
@@ -32,12 +32,12 @@ class RandomStream:
     """The random numbers of one target node in one hop."""
 
     def __init__(self, key: int, owner: int) -> None:
-        self._state = mix(key ^ mix((owner + _GOLDEN) & _MASK))
+        self._state = mix(key ^ mix((owner + GOLDEN) & _MASK))
 
     def below(self, bound: int) -> int:
         """Uniform on `range(bound)`, exactly."""
         while True:
-            self._state = (self._state + _GOLDEN) & _MASK
+            self._state = (self._state + GOLDEN) & _MASK
             product = mix(self._state) * bound
             if product & _MASK >= 2**64 % bound:
                 return product >> 64
@@ -83,7 +83,7 @@ def sample_plainly(
         nodes = list(rows)
         hop = DrawnHop(0 if resample else begin, [0], [], [])
         begin = len(nodes)
-        hop_key = mix((key + _GOLDEN * (number + 1)) & _MASK)
+        hop_key = mix((key + GOLDEN * (number + 1)) & _MASK)
         for node in nodes[hop.first_target :]:
             stream = RandomStream(hop_key, node)
             for start, stop, fan_out in _runs(index, node, fan):
