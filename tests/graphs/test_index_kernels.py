@@ -22,12 +22,11 @@ def restored_threads() -> Iterator[None]:
 
 def make_all(builder, source, target, relation, nodes, relations):
     """Everything that the builder can make of these edges."""
-    pointers, edges = builder.sort_edges(relation, relations)
-    rows = builder.sort_rows(target, source, relation, nodes, edges)
-    plain_rows = builder.sort_rows(target, source, relation, nodes, None)
-    by_pair = builder.sort_edges(relation, relations, rows.edges)
-    pairs = builder.find_pairs(target, relation, by_pair[1], pointers)
-    return [pointers, edges, *rows, *plain_rows, *by_pair, *pairs]
+    by_relation = builder.sort_relations(relation, source, target, relations)
+    pointers, edges, sources, targets = by_relation
+    rows = builder.sort_rows(targets, sources, edges, pointers, nodes)
+    pairs = builder.find_pairs(rows.pointers, rows.relations, rows.edges, pointers)
+    return [*by_relation, *rows, *pairs]
 
 
 def draw_edges(edges, nodes, relations, dtype):

@@ -15,13 +15,18 @@ def test_they_are_what_pythons_sort_says(drawn: Edges) -> None:
         for each in (drawn.source, drawn.target, drawn.relation)
     )
     ids = range(len(drawn.source))
-    pointers, by_relation = plain_indexes.sort_edges(relation, drawn.relations)
-    assert by_relation.tolist() == sorted(ids, key=lambda edge: drawn.relation[edge])
+    pointers, by_relation, sources, targets = plain_indexes.sort_relations(
+        relation, source, target, drawn.relations
+    )
+    expected = sorted(ids, key=lambda edge: drawn.relation[edge])
+    assert by_relation.tolist() == expected
+    assert sources.tolist() == [drawn.source[edge] for edge in expected]
+    assert targets.tolist() == [drawn.target[edge] for edge in expected]
     assert pointers.tolist() == [
         sum(each < number for each in drawn.relation) for number in range(drawn.relations + 1)
     ]
 
-    rows = plain_indexes.sort_rows(target, source, relation, drawn.nodes, by_relation)
+    rows = plain_indexes.sort_rows(targets, sources, by_relation, pointers, drawn.nodes)
     expected = sorted(ids, key=lambda edge: (drawn.target[edge], drawn.relation[edge]))
     assert rows.edges.tolist() == expected
     assert rows.ends.tolist() == [drawn.source[edge] for edge in expected]
@@ -30,8 +35,7 @@ def test_they_are_what_pythons_sort_says(drawn: Edges) -> None:
         sum(each < node for each in drawn.target) for node in range(drawn.nodes + 1)
     ]
 
-    edges = plain_indexes.sort_edges(relation, drawn.relations, rows.edges)[1]
-    found = plain_indexes.find_pairs(target, relation, edges, pointers)
+    found = plain_indexes.find_pairs(rows.pointers, rows.relations, rows.edges, pointers)
     pairs = sorted(set(zip(drawn.relation, drawn.target, strict=True)))
     assert found.nodes.tolist() == [node for _, node in pairs]
     assert found.pointers.tolist() == [
@@ -41,5 +45,7 @@ def test_they_are_what_pythons_sort_says(drawn: Edges) -> None:
         pairs.index((drawn.relation[edge], drawn.target[edge])) for edge in ids
     ]
     for number, pair in enumerate(pairs):
-        own = edges[found.pair_pointers[number] : found.pair_pointers[number + 1]].tolist()
+        own = found.pair_edges[
+            found.pair_pointers[number] : found.pair_pointers[number + 1]
+        ].tolist()
         assert own == [edge for edge in ids if (drawn.relation[edge], drawn.target[edge]) == pair]

@@ -242,15 +242,11 @@ class RelationalGraph:
 
     def by_target(self) -> TargetIndex:
         """Incoming edges of each node, by relation: what aggregation reads."""
-        return self._index(
-            "target", TargetIndex, lambda: self._build_rows(self.target, self.source)
-        )
+        return self._index("target", TargetIndex, lambda: self._build_rows("target"))
 
     def by_source(self) -> SourceIndex:
         """Outgoing edges of each node, by relation: what gradients read."""
-        return self._index(
-            "source", SourceIndex, lambda: self._build_rows(self.source, self.target)
-        )
+        return self._index("source", SourceIndex, lambda: self._build_rows("source"))
 
     def pairs(self, side: Literal["source", "target"]) -> PairIndex:
         """The distinct (relation, node) pairs at one end of the edges."""
@@ -281,26 +277,33 @@ class RelationalGraph:
         return found
 
     def _build_relation(self) -> tuple[torch.Tensor, ...]:
-        pointers, edges = choose_builder().sort_edges(self.relation[:], self.num_relations)
-        return pointers, edges
-
-    def _build_rows(self, keys: torch.Tensor, ends: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        order = None if self._has_ascending_relations() else self.by_relation().edges[:]
-        rows: tuple[torch.Tensor, ...] = choose_builder().sort_rows(
-            keys[:], ends[:], self.relation[:], self.num_nodes, order
+        relation, source, target = self.relation[:], self.source[:], self.target[:]
+        if bool((relation[1:] >= relation[:-1]).all()):  # as it is with one, or with typed edges
+            numbers = torch.arange(self.num_relations + 1, dtype=relation.dtype)
+            pointers = torch.searchsorted(
+                relation, numbers, out_int32=relation.dtype is torch.int32
+            )
+            return pointers, torch.arange(self.num_edges, dtype=relation.dtype), source, target
+        made: tuple[torch.Tensor, ...] = choose_builder().sort_relations(
+            relation, source, target, self.num_relations
         )
-        return rows
+        return made
+
+    def _build_rows(self, side: str) -> tuple[torch.Tensor, ...]:
+        by_relation = self.by_relation()
+        ends = by_relation.targets[:], by_relation.sources[:]
+        keys, others = ends if side == "target" else ends[::-1]
+        made: tuple[torch.Tensor, ...] = choose_builder().sort_rows(
+            keys, others, by_relation.edges[:], by_relation.pointers[:], self.num_nodes
+        )
+        return made
 
     def _build_pairs(self, side: str) -> tuple[torch.Tensor, ...]:
-        builder, nodes, relation = choose_builder(), getattr(self, side)[:], self.relation[:]
-        rows = self._indexes.get(side)
-        by_node = builder.sort_edges(nodes, self.num_nodes)[1] if rows is None else rows.edges[:]
-        pointers, edges = builder.sort_edges(relation, self.num_relations, by_node)
-        return *builder.find_pairs(nodes, relation, edges, pointers), edges
-
-    def _has_ascending_relations(self) -> bool:
-        relation = self.relation[:]
-        return self.num_relations == 1 or bool((relation[1:] >= relation[:-1]).all())
+        rows = self.by_target() if side == "target" else self.by_source()
+        made: tuple[torch.Tensor, ...] = choose_builder().find_pairs(
+            rows.pointers[:], rows.relations[:], rows.edges[:], self.by_relation().pointers[:]
+        )
+        return made
 
     def _require_types(self) -> None:
         """Raise unless every edge joins nodes of the types that its relation names."""

@@ -1,15 +1,15 @@
 """Indexes by parallel counting sort, in generated C++.
 
-A pass deals edges out into rows by one key, in the order in which it meets them, so it is stable and
-two passes sort by two keys. Each chunk of edges is counted alone and knows, before any edge moves,
-where in every row its own edges begin: any number of threads writes the same bytes.
+A pass deals edges out into rows by one key, in the order in which it meets them, so it is stable, and
+two passes sort by two keys. A pass takes with it what the next one will ask of each edge: reading
+that by edge id would be a cache miss for every edge, which took twice as long as the sorting.
 
 ::
 
-    by_relation      edges as given       --relation-->  edges
-    by_target        by_relation.edges    --target---->  edges, and with them sources and relations
-    pairs("source")  edges by source      --relation-->  pair_edges, and a pair begins where the
-                                                         source or the relation changes
+    by_relation   edges as given    --relation-->  edges, with their sources and targets
+    by_target     by_relation       --target---->  edges, with their sources and relations
+    by_source     by_relation       --source---->  edges, with their targets and relations
+    pairs(side)   runs of edges with one relation within a row of `side`  --relation-->  pairs
 """
 
 from __future__ import annotations
@@ -37,206 +37,164 @@ HUGE_PAGES_FROM_BYTES = 2 * 2**20
 _ALIGNMENT_BYTES = 64
 
 _TEXT = r"""
-// Counting sort of edges into rows. Index = INDEX_TYPE.
+// Orders of a graph's edges. Index = INDEX_TYPE; pointers have one entry more than there are rows.
+#include <algorithm>
 #include <atomic>
-#include <cstdlib>
-#include <memory>
 
-#include "shorthaul/parallel.h"
+#include "shorthaul/graphs/counting_sort.h"
+
+using Index = INDEX_TYPE;
+using shorthaul::chunk_start;
+using shorthaul::each_chunk;
 
 namespace {
 
-using Index = INDEX_TYPE;
-
-constexpr int64_t smallest_chunk = 4096;
-constexpr int32_t out_of_memory = 1;
-
-// Chunk c of n items is [n * c / chunks, n * (c + 1) / chunks).
-int64_t chunk_edge(int64_t items, int64_t chunk, int64_t chunks) {
-  return static_cast<int64_t>(static_cast<__int128>(items) * chunk / chunks);
-}
-
-template <class Body>
-void each_chunk(int64_t chunks, int64_t threads, const Body& body) {
-  shorthaul::on_each_thread(threads < chunks ? threads : chunks, [&](int64_t thread, int64_t team) {
-    for (int64_t chunk = thread; chunk < chunks; chunk += team) body(chunk);
-  });
-}
-
-int64_t choose_chunks(int64_t items, int64_t rows, int64_t threads) {
-  int64_t chunks = items / smallest_chunk + 1;
-  if (chunks > threads) chunks = threads;
-  // Counts are kept per chunk and row: with many rows and few edges they would outgrow the edges.
-  const int64_t affordable = 1 + 4 * items / (rows + 1);
-  return chunks < affordable ? chunks : affordable;
-}
-
-// Deals items out into rows, each to row_of(item), by calling move(item, its position); `pointers` gets
-// where each row begins.
-template <class RowOf, class Move>
-int32_t deal_out(int64_t items, int64_t rows, int64_t threads, Index* pointers, const RowOf& row_of,
-                 const Move& move) {
-  const int64_t chunks = choose_chunks(items, rows, threads);
-  struct Free { void operator()(Index* memory) const { std::free(memory); } };
-  std::unique_ptr<Index, Free> counts(
-      static_cast<Index*>(std::calloc(static_cast<size_t>(chunks * rows + chunks + 1), sizeof(Index))));
-  if (!counts) return out_of_memory;
-  Index* const block_totals = counts.get() + chunks * rows;
-  // 1. Each chunk counts its items of every row.
-  each_chunk(chunks, threads, [&](int64_t chunk) {
-    Index* const own = counts.get() + chunk * rows;
-    const int64_t stop = chunk_edge(items, chunk + 1, chunks);
-    for (int64_t item = chunk_edge(items, chunk, chunks); item < stop; ++item) ++own[row_of(item)];
-  });
-  // 2. Counts become positions: rows in order, and within a row the chunks in order.
-  each_chunk(chunks, threads, [&](int64_t block) {
-    Index total = 0;
-    for (int64_t chunk = 0; chunk < chunks; ++chunk) {
-      const Index* const own = counts.get() + chunk * rows;
-      const int64_t stop = chunk_edge(rows, block + 1, chunks);
-      for (int64_t row = chunk_edge(rows, block, chunks); row < stop; ++row) total += own[row];
-    }
-    block_totals[block] = total;
-  });
-  Index before = 0;
-  for (int64_t block = 0; block < chunks; ++block) {
-    const Index total = block_totals[block];
-    block_totals[block] = before;
-    before += total;
-  }
-  each_chunk(chunks, threads, [&](int64_t block) {
-    Index position = block_totals[block];
-    const int64_t stop = chunk_edge(rows, block + 1, chunks);
-    for (int64_t row = chunk_edge(rows, block, chunks); row < stop; ++row) {
-      pointers[row] = position;
-      for (int64_t chunk = 0; chunk < chunks; ++chunk) {
-        Index& count = counts.get()[chunk * rows + row];
-        const Index here = count;
-        count = position;
-        position += here;
-      }
-    }
-  });
-  pointers[rows] = static_cast<Index>(items);
-  // 3. Each chunk moves its items.
-  each_chunk(chunks, threads, [&](int64_t chunk) {
-    Index* const next = counts.get() + chunk * rows;
-    const int64_t stop = chunk_edge(items, chunk + 1, chunks);
-    for (int64_t item = chunk_edge(items, chunk, chunks); item < stop; ++item) {
-      move(item, next[row_of(item)]++);
-    }
-  });
-  return 0;
-}
-
-// Calls visit(i, whether a pair begins at i) for each i of one chunk.
+// Calls visit(node, relation, first, stop) for each run of edges first..stop of one chunk that share
+// their row and their relation. A run belongs to the chunk in which it begins.
 template <class Visit>
-void each_pair_start(const Index* nodes, const Index* relation, const Index* sorted, int64_t edges,
-                     int64_t chunk, int64_t chunks, const Visit& visit) {
-  const int64_t begin = chunk_edge(edges, chunk, chunks), end = chunk_edge(edges, chunk + 1, chunks);
-  Index node = begin == 0 ? -1 : nodes[sorted[begin - 1]];
-  Index kind = begin == 0 ? -1 : relation[sorted[begin - 1]];
-  for (int64_t i = begin; i < end; ++i) {
-    const Index here = nodes[sorted[i]], here_kind = relation[sorted[i]];
-    visit(i, here != node || here_kind != kind);
-    node = here;
-    kind = here_kind;
+void each_run(const Index* pointers, const Index* relations, int64_t edges, int64_t rows, int64_t chunk,
+              int64_t chunks, const Visit& visit) {
+  const int64_t start = chunk_start(edges, chunk, chunks), stop = chunk_start(edges, chunk + 1, chunks);
+  if (start == stop) return;
+  int64_t row = std::upper_bound(pointers, pointers + rows, static_cast<Index>(start)) - pointers - 1;
+  int64_t first = start;
+  // A run that began in the chunk before is passed over.
+  while (first > pointers[row] && first < stop && relations[first] == relations[first - 1]) {
+    if (++first == pointers[row + 1]) break;
+  }
+  while (first < stop) {
+    while (pointers[row + 1] <= first) ++row;
+    const Index row_stop = pointers[row + 1], relation = relations[first];
+    int64_t next = first + 1;
+    while (next < row_stop && relations[next] == relation) ++next;
+    visit(row, relation, first, next);
+    first = next;
   }
 }
 
 }  // namespace
 
-// sorted = the items of `order` (or 0, 1, 2, .. without one), dealt out by keys[item].
-int32_t sort_edges(const Index* keys, const Index* order, Index* pointers, Index* sorted,
-                   int64_t edges, int64_t rows_and_one, int64_t threads) {
-  const int64_t rows = rows_and_one - 1;
-  if (order == nullptr) {
-    return deal_out(edges, rows, threads, pointers, [&](int64_t item) { return keys[item]; },
-                    [&](int64_t item, Index position) { sorted[position] = static_cast<Index>(item); });
-  }
-  return deal_out(edges, rows, threads, pointers, [&](int64_t item) { return keys[order[item]]; },
-                  [&](int64_t item, Index position) { sorted[position] = order[item]; });
-}
-
-// Rows of edges by `keys`, within a row in the order of `order`, with each edge's other end and
-// relation beside it.
-int32_t sort_rows(const Index* keys, const Index* other_ends, const Index* relation, const Index* order,
-                  Index* pointers, Index* sorted_ends, Index* sorted_relations, Index* sorted,
-                  int64_t edges, int64_t rows_and_one, int64_t threads) {
-  const int64_t rows = rows_and_one - 1;
-  const auto move = [&](Index edge, Index position) {
-    sorted[position] = edge;
-    sorted_ends[position] = other_ends[edge];
-    sorted_relations[position] = relation[edge];
-  };
-  if (order == nullptr) {
-    return deal_out(edges, rows, threads, pointers, [&](int64_t item) { return keys[item]; },
-                    [&](int64_t item, Index position) { move(static_cast<Index>(item), position); });
-  }
-  return deal_out(edges, rows, threads, pointers, [&](int64_t item) { return keys[order[item]]; },
-                  [&](int64_t item, Index position) { move(order[item], position); });
-}
-
-// `sorted` holds edges by relation, then by node: a pair begins wherever one of the two changes.
-// starts[c] = pairs that begin before chunk c; the last is the number of pairs.
-void count_pairs(const Index* nodes, const Index* relation, const Index* sorted, int64_t* starts,
-                 int64_t edges, int64_t chunks_and_one, int64_t threads) {
-  const int64_t chunks = chunks_and_one - 1;
-  each_chunk(chunks, threads, [&](int64_t chunk) {
-    int64_t found = 0;
-    each_pair_start(nodes, relation, sorted, edges, chunk, chunks,
-                    [&](int64_t, bool begins) { found += begins; });
-    starts[chunk + 1] = found;
+// Edges by relation, in the order given, with both their ends.
+int32_t sort_relations(const Index* relation, const Index* source, const Index* target, Index* pointers,
+                       Index* sorted, Index* sorted_sources, Index* sorted_targets, int64_t edges,
+                       int64_t relations_and_one, int64_t threads) {
+  return shorthaul::deal_out(relation, pointers, edges, relations_and_one - 1, threads, [&](int64_t) {
+    return [&](int64_t edge, Index position) {
+      sorted[position] = static_cast<Index>(edge);
+      sorted_sources[position] = source[edge];
+      sorted_targets[position] = target[edge];
+    };
   });
-  starts[0] = 0;
-  for (int64_t chunk = 0; chunk < chunks; ++chunk) starts[chunk + 1] += starts[chunk];
 }
 
-// pointers: pairs before each relation, found from the first pair of every relation that has one.
-void fill_pairs(const Index* nodes, const Index* relation, const Index* sorted, const int64_t* starts,
-                const Index* relation_pointers, Index* pointers, Index* pair_nodes,
-                Index* edge_to_pair, Index* pair_pointers, int64_t edges, int64_t pairs,
-                int64_t chunks_and_one, int64_t relations_and_one, int64_t threads) {
-  const int64_t chunks = chunks_and_one - 1;
+// Edges that come by relation, now by `keys`; within a row they stay by relation.
+int32_t sort_rows(const Index* keys, const Index* ends, const Index* by_relation,
+                  const Index* relation_pointers, Index* pointers, Index* sorted_ends,
+                  Index* sorted_relations, Index* sorted, int64_t edges, int64_t relations_and_one,
+                  int64_t rows_and_one, int64_t threads) {
+  const Index* const relations_stop = relation_pointers + relations_and_one;
+  return shorthaul::deal_out(keys, pointers, edges, rows_and_one - 1, threads, [&](int64_t start) {
+    // The relation of `start`; from there on it follows from the position.
+    Index relation = static_cast<Index>(
+        std::upper_bound(relation_pointers, relations_stop, static_cast<Index>(start)) -
+        relation_pointers - 1);
+    return [&, relation](int64_t item, Index position) mutable {
+      while (relation_pointers[relation + 1] <= item) ++relation;
+      sorted_ends[position] = ends[item];
+      sorted_relations[position] = relation;
+      sorted[position] = by_relation[item];
+    };
+  });
+}
+
+// counts[chunk][relation] = runs, then edges, that the chunk has of each relation, as positions among
+// the pairs and among their edges. Returns the number of pairs.
+int64_t count_pairs(const Index* row_pointers, const Index* relations, const Index* relation_pointers,
+                    Index* run_counts, Index* edge_counts, Index* pointers, int64_t rows_and_one,
+                    int64_t edges, int64_t relations_and_one, int64_t chunks, int64_t threads) {
+  const int64_t kinds = relations_and_one - 1;
   each_chunk(chunks, threads, [&](int64_t chunk) {
-    int64_t pair = starts[chunk] - 1;
-    each_pair_start(nodes, relation, sorted, edges, chunk, chunks, [&](int64_t i, bool begins) {
-      if (begins) {
-        ++pair;
-        pair_nodes[pair] = nodes[sorted[i]];
-        pair_pointers[pair] = static_cast<Index>(i);
-      }
-      edge_to_pair[sorted[i]] = static_cast<Index>(pair);
-    });
+    Index* const own_runs = run_counts + chunk * kinds;
+    Index* const own_edges = edge_counts + chunk * kinds;
+    std::fill(own_runs, own_runs + kinds, 0);
+    std::fill(own_edges, own_edges + kinds, 0);
+    each_run(row_pointers, relations, edges, rows_and_one - 1, chunk, chunks,
+             [&](int64_t, Index relation, int64_t first, int64_t stop) {
+               ++own_runs[relation];
+               own_edges[relation] += static_cast<Index>(stop - first);
+             });
+  });
+  Index pairs = 0;
+  for (int64_t relation = 0; relation < kinds; ++relation) {
+    pointers[relation] = pairs;
+    Index edge = relation_pointers[relation];
+    for (int64_t chunk = 0; chunk < chunks; ++chunk) {
+      const int64_t at = chunk * kinds + relation;
+      const Index runs_here = run_counts[at], edges_here = edge_counts[at];
+      run_counts[at] = pairs;
+      edge_counts[at] = edge;
+      pairs += runs_here;
+      edge += edges_here;
+    }
+  }
+  pointers[kinds] = pairs;
+  return pairs;
+}
+
+void fill_pairs(const Index* row_pointers, const Index* relations, const Index* sorted, Index* run_counts,
+                Index* edge_counts, Index* nodes, Index* edge_to_pair, Index* pair_pointers,
+                Index* pair_edges, int64_t rows_and_one, int64_t edges, int64_t chunks, int64_t kinds,
+                int64_t pairs, int64_t threads) {
+  each_chunk(chunks, threads, [&](int64_t chunk) {
+    Index* const next_pair = run_counts + chunk * kinds;
+    Index* const next_edge = edge_counts + chunk * kinds;
+    each_run(row_pointers, relations, edges, rows_and_one - 1, chunk, chunks,
+             [&](int64_t node, Index relation, int64_t first, int64_t stop) {
+               const Index pair = next_pair[relation]++;
+               Index position = next_edge[relation];
+               nodes[pair] = static_cast<Index>(node);
+               pair_pointers[pair] = position;
+               for (int64_t item = first; item < stop; ++item) {
+                 pair_edges[position++] = sorted[item];
+                 edge_to_pair[sorted[item]] = pair;
+               }
+               next_edge[relation] = position;
+             });
   });
   pair_pointers[pairs] = static_cast<Index>(edges);
-  for (int64_t each = 0; each < relations_and_one; ++each) {
-    const Index first = relation_pointers[each];
-    pointers[each] = first == edges ? static_cast<Index>(pairs) : edge_to_pair[sorted[first]];
-  }
 }
 
 // The first position whose value is not in 0..limit, or -1.
 int64_t find_outside(const Index* values, int64_t limit, int64_t items, int64_t threads) {
-  const int64_t chunks = choose_chunks(items, 0, threads);
+  const int64_t chunks = shorthaul::choose_chunks(items, 0, threads);
   std::atomic<int64_t> first{items};
   each_chunk(chunks, threads, [&](int64_t chunk) {
-    const int64_t begin = chunk_edge(items, chunk, chunks), end = chunk_edge(items, chunk + 1, chunks);
+    const int64_t start = chunk_start(items, chunk, chunks), stop = chunk_start(items, chunk + 1, chunks);
     // Without a branch for each value, so that the compiler may take eight at a time.
     bool is_outside = false;
-    for (int64_t i = begin; i < end; ++i) is_outside |= (values[i] < 0) | (values[i] >= limit);
+    for (int64_t i = start; i < stop; ++i) is_outside |= (values[i] < 0) | (values[i] >= limit);
     if (!is_outside) return;
-    int64_t found = begin;
+    int64_t found = start;
     while (values[found] >= 0 && values[found] < limit) ++found;
     int64_t known = first.load();
-    while (found < known && !first.compare_exchange_weak(known, found)) {}
+    while (found < known && !first.compare_exchange_weak(known, found)) {
+    }
   });
   return first == items ? -1 : first.load();
 }
 """
 
 
-class Rows(NamedTuple):
+class RelationColumns(NamedTuple):
+    """Edges by relation, with both ends of each; the fields are those of `RelationIndex`."""
+
+    pointers: torch.Tensor
+    edges: torch.Tensor
+    sources: torch.Tensor
+    targets: torch.Tensor
+
+
+class RowColumns(NamedTuple):
     """Edges by one end, with the other end, the relation and the id of each."""
 
     pointers: torch.Tensor
@@ -245,136 +203,151 @@ class Rows(NamedTuple):
     edges: torch.Tensor
 
 
-class Pairs(NamedTuple):
+class PairColumns(NamedTuple):
     """Distinct (relation, node) pairs; the fields are those of `PairIndex`."""
 
     pointers: torch.Tensor
     nodes: torch.Tensor
     edge_to_pair: torch.Tensor
     pair_pointers: torch.Tensor
+    pair_edges: torch.Tensor
 
 
 def emit_index_kernels(dtype: torch.dtype) -> CppSource:
     """The kernels for indexes of `dtype`, int32 or int64."""
-
-    def tensor(name: str, size: str, **options: bool) -> TensorArgument:
-        return TensorArgument(name, dtype, (size,), **options)
-
-    edges, threads = DimensionArgument("edges"), ThreadsArgument()
-    order = tensor("order", "edges", is_optional=True)
-    pointers = tensor("pointers", "rows_and_one", is_written=True)
-    sorted_edges = tensor("sorted", "edges", is_written=True)
-    pair_inputs = (tensor("nodes", "edges"), tensor("relation", "edges"), tensor("sorted", "edges"))
-    rows_and_one, chunks_and_one = (
-        DimensionArgument("rows_and_one"),
-        DimensionArgument("chunks_and_one"),
+    index_type = {torch.int32: "int32_t", torch.int64: "int64_t"}[dtype]
+    return CppSource(
+        f"graph_index_{index_type.removesuffix('_t')}",
+        _TEXT.replace("INDEX_TYPE", index_type),
+        (*_sorting_functions(dtype), *_pair_functions(dtype)),
     )
-    functions = (
+
+
+def _sorting_functions(dtype: torch.dtype) -> tuple[Function, ...]:
+    def read(name: str, size: str = "edges") -> TensorArgument:
+        return TensorArgument(name, dtype, (size,))
+
+    def written(name: str, size: str = "edges") -> TensorArgument:
+        return TensorArgument(name, dtype, (size,), is_written=True)
+
+    return (
         Function(
-            "sort_edges",
-            (tensor("keys", "edges"), order, pointers, sorted_edges, edges, rows_and_one, threads),
+            "sort_relations",
+            (
+                *map(read, ("relation", "source", "target")),
+                written("pointers", "relations_and_one"),
+                *map(written, ("sorted", "sorted_sources", "sorted_targets")),
+                *map(DimensionArgument, ("edges", "relations_and_one")),
+                ThreadsArgument(),
+            ),
             returns="status",
         ),
         Function(
             "sort_rows",
             (
-                tensor("keys", "edges"),
-                tensor("other_ends", "edges"),
-                tensor("relation", "edges"),
-                order,
-                pointers,
-                tensor("sorted_ends", "edges", is_written=True),
-                tensor("sorted_relations", "edges", is_written=True),
-                sorted_edges,
-                edges,
-                rows_and_one,
-                threads,
+                *map(read, ("keys", "ends", "by_relation")),
+                read("relation_pointers", "relations_and_one"),
+                written("pointers", "rows_and_one"),
+                *map(written, ("sorted_ends", "sorted_relations", "sorted")),
+                *map(DimensionArgument, ("edges", "relations_and_one", "rows_and_one")),
+                ThreadsArgument(),
             ),
             returns="status",
         ),
         Function(
-            "count_pairs",
-            (
-                *pair_inputs,
-                TensorArgument("starts", torch.int64, ("chunks_and_one",), is_written=True),
-                edges,
-                chunks_and_one,
-                threads,
-            ),
-        ),
-        Function(
-            "fill_pairs",
-            (
-                *pair_inputs,
-                TensorArgument("starts", torch.int64, ("chunks_and_one",)),
-                tensor("relation_pointers", "relations_and_one"),
-                tensor("pointers", "relations_and_one", is_written=True),
-                tensor("pair_nodes", "pairs", is_written=True),
-                tensor("edge_to_pair", "edges", is_written=True),
-                TensorArgument("pair_pointers", dtype, (None,), is_written=True),
-                edges,
-                DimensionArgument("pairs"),
-                chunks_and_one,
-                DimensionArgument("relations_and_one"),
-                threads,
-            ),
-        ),
-        Function(
             "find_outside",
             (
-                tensor("values", "items"),
+                read("values", "items"),
                 NumberArgument("limit", "int64"),
                 DimensionArgument("items"),
-                threads,
+                ThreadsArgument(),
             ),
             returns="int64",
         ),
     )
-    index_type = {torch.int32: "int32_t", torch.int64: "int64_t"}[dtype]
-    return CppSource(
-        f"graph_index_{index_type.removesuffix('_t')}",
-        _TEXT.replace("INDEX_TYPE", index_type),
-        functions,
+
+
+def _pair_functions(dtype: torch.dtype) -> tuple[Function, ...]:
+    def tensor(name: str, *shape: str | None, is_written: bool = True) -> TensorArgument:
+        return TensorArgument(name, dtype, shape, is_written=is_written)
+
+    rows = (
+        tensor("row_pointers", "rows_and_one", is_written=False),
+        tensor("relations", "edges", is_written=False),
+    )
+    counts = (tensor("run_counts", "chunks", "kinds"), tensor("edge_counts", "chunks", "kinds"))
+    return (
+        Function(
+            "count_pairs",
+            (
+                *rows,
+                tensor("relation_pointers", "relations_and_one", is_written=False),
+                *counts,
+                tensor("pointers", "relations_and_one"),
+                *map(DimensionArgument, ("rows_and_one", "edges", "relations_and_one", "chunks")),
+                ThreadsArgument(),
+            ),
+            returns="int64",
+        ),
+        Function(
+            "fill_pairs",
+            (
+                *rows,
+                tensor("sorted", "edges", is_written=False),
+                *counts,
+                tensor("nodes", "pairs"),
+                tensor("edge_to_pair", "edges"),
+                tensor("pair_pointers", None),
+                tensor("pair_edges", "edges"),
+                *map(DimensionArgument, ("rows_and_one", "edges", "chunks", "kinds", "pairs")),
+                ThreadsArgument(),
+            ),
+        ),
     )
 
 
-def sort_edges(
-    keys: torch.Tensor, rows: int, order: torch.Tensor | None = None
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Where each key's edges begin, and the edges (of `order`, else all) by key, stable."""
-    pointers, edges = empty_columns(keys.dtype, (rows + 1, keys.numel()))
-    _kernel(keys.dtype).sort_edges(keys, order, pointers, edges)
-    return pointers, edges
+def sort_relations(
+    relation: torch.Tensor, source: torch.Tensor, target: torch.Tensor, relations: int
+) -> RelationColumns:
+    """Edges by relation, in the order given."""
+    edges = relation.numel()
+    found = RelationColumns(*empty_columns(relation.dtype, (relations + 1, edges, edges, edges)))
+    _kernel(relation.dtype).sort_relations(relation, source, target, *found)
+    return found
 
 
 def sort_rows(
     keys: torch.Tensor,
-    other_ends: torch.Tensor,
-    relation: torch.Tensor,
+    ends: torch.Tensor,
+    edges: torch.Tensor,
+    relation_pointers: torch.Tensor,
     rows: int,
-    order: torch.Tensor | None,
-) -> Rows:
-    """Edges by key, each with its other end and its relation; within a row as in `order`."""
-    edges = keys.numel()
-    found = Rows(*empty_columns(keys.dtype, (rows + 1, edges, edges, edges)))
-    _kernel(keys.dtype).sort_rows(keys, other_ends, relation, order, *found)
+) -> RowColumns:
+    """Edges that come by relation (`keys`, `ends` and ids of each), by key."""
+    count = keys.numel()
+    found = RowColumns(*empty_columns(keys.dtype, (rows + 1, count, count, count)))
+    _kernel(keys.dtype).sort_rows(keys, ends, edges, relation_pointers, *found)
     return found
 
 
 def find_pairs(
-    nodes: torch.Tensor,
-    relation: torch.Tensor,
-    sorted_edges: torch.Tensor,
+    row_pointers: torch.Tensor,
+    relations: torch.Tensor,
+    edges: torch.Tensor,
     relation_pointers: torch.Tensor,
-) -> Pairs:
-    """The distinct pairs of edges that are sorted by relation, then by node."""
-    kernel, edges = _kernel(nodes.dtype), nodes.numel()
-    starts = torch.empty(torch.get_num_threads() + 1, dtype=torch.int64)
-    kernel.count_pairs(nodes, relation, sorted_edges, starts)
-    pairs = int(starts[-1])
-    found = Pairs(*empty_columns(nodes.dtype, (relation_pointers.numel(), pairs, edges, pairs + 1)))
-    kernel.fill_pairs(nodes, relation, sorted_edges, starts, relation_pointers, *found)
-    return found
+) -> PairColumns:
+    """The distinct (relation, row) pairs of edges that come by row, then by relation."""
+    kernel, dtype, count = _kernel(edges.dtype), edges.dtype, edges.numel()
+    kinds = relation_pointers.numel() - 1
+    chunks = max(1, min(torch.get_num_threads(), 4 * count // (kinds + 1)))
+    run_counts, edge_counts = torch.empty(2, chunks, kinds, dtype=dtype)
+    pointers = torch.empty_like(relation_pointers)
+    pairs = kernel.count_pairs(
+        row_pointers, relations, relation_pointers, run_counts, edge_counts, pointers
+    )
+    columns = empty_columns(dtype, (pairs, count, pairs + 1, count))
+    kernel.fill_pairs(row_pointers, relations, edges, run_counts, edge_counts, *columns)
+    return PairColumns(pointers, *columns)
 
 
 def find_outside(values: torch.Tensor, limit: int) -> int | None:

@@ -40,6 +40,8 @@ class RelationIndex:
 
     pointers: torch.Tensor  # (R + 1,)
     edges: torch.Tensor  # (E,) edge ids
+    sources: torch.Tensor  # (E,) of these edges
+    targets: torch.Tensor  # (E,)
 
 
 @dataclass(frozen=True, eq=False)

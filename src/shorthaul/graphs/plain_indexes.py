@@ -4,54 +4,47 @@ from __future__ import annotations
 
 import torch
 
-from shorthaul.graphs.index_kernels import Pairs, Rows
+from shorthaul.graphs.index_kernels import PairColumns, RelationColumns, RowColumns
 
 
-def sort_edges(
-    keys: torch.Tensor, rows: int, order: torch.Tensor | None = None
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Where each key's edges begin, and the edges (of `order`, else all) by key, stable."""
-    taken = keys if order is None else keys[order.long()]
-    positions = torch.argsort(taken, stable=True)
-    edges = positions if order is None else order[positions]
-    return _pointers(keys, rows), edges.to(keys.dtype)
+def sort_relations(
+    relation: torch.Tensor, source: torch.Tensor, target: torch.Tensor, relations: int
+) -> RelationColumns:
+    """Edges by relation, in the order given."""
+    edges = torch.argsort(relation, stable=True)
+    pointers = _count_before(relation, relations)
+    return RelationColumns(pointers, edges.to(relation.dtype), source[edges], target[edges])
 
 
 def sort_rows(
     keys: torch.Tensor,
-    other_ends: torch.Tensor,
-    relation: torch.Tensor,
+    ends: torch.Tensor,
+    edges: torch.Tensor,
+    relation_pointers: torch.Tensor,
     rows: int,
-    order: torch.Tensor | None,
-) -> Rows:
-    """Edges by key, each with its other end and its relation; within a row as in `order`."""
-    pointers, edges = sort_edges(keys, rows, order)
-    positions = edges.long()
-    return Rows(pointers, other_ends[positions], relation[positions], edges)
+) -> RowColumns:
+    """Edges that come by relation (`keys`, `ends` and ids of each), by key."""
+    relation = _row_numbers(relation_pointers)
+    order = torch.argsort(keys, stable=True)
+    return RowColumns(_count_before(keys, rows), ends[order], relation[order], edges[order])
 
 
 def find_pairs(
-    nodes: torch.Tensor,
-    relation: torch.Tensor,
-    sorted_edges: torch.Tensor,
+    row_pointers: torch.Tensor,
+    relations: torch.Tensor,
+    edges: torch.Tensor,
     relation_pointers: torch.Tensor,
-) -> Pairs:
-    """The distinct pairs of edges that are sorted by relation, then by node."""
-    positions = sorted_edges.long()
-    node, kind = nodes[positions], relation[positions]
-    begins = torch.ones(nodes.numel(), dtype=torch.bool)
+) -> PairColumns:
+    """The distinct (relation, row) pairs of edges that come by row, then by relation."""
+    order = torch.argsort(relations, stable=True)
+    node, kind, pair_edges = _row_numbers(row_pointers)[order], relations[order], edges[order]
+    begins = torch.ones(edges.numel(), dtype=torch.bool)
     begins[1:] = (node[1:] != node[:-1]) | (kind[1:] != kind[:-1])
-    edge_to_pair = torch.empty_like(nodes)
-    edge_to_pair[positions] = (torch.cumsum(begins, 0) - 1).to(nodes.dtype)
-    relations = relation_pointers.numel() - 1
-    firsts = torch.nonzero(begins)[:, 0]
-    ends = torch.tensor([nodes.numel()])
-    return Pairs(
-        _pointers(kind[begins], relations),
-        node[begins],
-        edge_to_pair,
-        torch.cat([firsts, ends]).to(nodes.dtype),
-    )
+    edge_to_pair = torch.empty_like(edges)
+    edge_to_pair[pair_edges.long()] = (torch.cumsum(begins, 0) - 1).to(edges.dtype)
+    firsts = torch.cat([torch.nonzero(begins)[:, 0], torch.tensor([edges.numel()])])
+    pointers = _count_before(kind[begins], relation_pointers.numel() - 1)
+    return PairColumns(pointers, node[begins], edge_to_pair, firsts.to(edges.dtype), pair_edges)
 
 
 def find_outside(values: torch.Tensor, limit: int) -> int | None:
@@ -60,6 +53,12 @@ def find_outside(values: torch.Tensor, limit: int) -> int | None:
     return int(outside[0]) if outside.numel() else None
 
 
-def _pointers(keys: torch.Tensor, rows: int) -> torch.Tensor:
+def _count_before(keys: torch.Tensor, rows: int) -> torch.Tensor:
     counts = torch.bincount(keys, minlength=rows)
     return torch.cat([torch.zeros(1, dtype=torch.int64), torch.cumsum(counts, 0)]).to(keys.dtype)
+
+
+def _row_numbers(pointers: torch.Tensor) -> torch.Tensor:
+    """The row of each item, from where the rows begin."""
+    rows = torch.arange(pointers.numel() - 1, dtype=pointers.dtype)
+    return torch.repeat_interleave(rows, pointers.diff())
