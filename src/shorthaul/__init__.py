@@ -12,7 +12,7 @@ from shorthaul.meter import Meter, meter
 from shorthaul.settings import settings
 
 if typing.TYPE_CHECKING:
-    from shorthaul import conv, datasets, jit, offload
+    from shorthaul import conv, datasets, jit, offload, tensors
     from shorthaul.conv import (
         Conv1d,
         Conv2d,
@@ -26,6 +26,13 @@ if typing.TYPE_CHECKING:
         replace_convs,
     )
     from shorthaul.offload import offload_activations
+    from shorthaul.tensors import (
+        UnifiedTensor,
+        enable_unified_device,
+        unified,
+        unified_empty,
+        unified_zeros,
+    )
 
 __version__ = "0.1.0"
 
@@ -34,6 +41,7 @@ __all__ = [
     "Conv2d",
     "Conv3d",
     "Meter",
+    "UnifiedTensor",
     "__version__",
     "conv",
     "conv1d",
@@ -43,6 +51,7 @@ __all__ = [
     "conv_transpose2d",
     "conv_transpose3d",
     "datasets",
+    "enable_unified_device",
     "errors",
     "explain",
     "jit",
@@ -51,6 +60,10 @@ __all__ = [
     "offload_activations",
     "replace_convs",
     "settings",
+    "tensors",
+    "unified",
+    "unified_empty",
+    "unified_zeros",
 ]
 
 # Names that need torch, with the module each comes from. They are imported at their first use:
@@ -71,6 +84,12 @@ _NEEDS_TORCH = {
     "jit": "shorthaul.jit",
     "offload": "shorthaul.offload",
     "offload_activations": "shorthaul.offload",
+    "tensors": "shorthaul.tensors",
+    "UnifiedTensor": "shorthaul.tensors",
+    "enable_unified_device": "shorthaul.tensors",
+    "unified": "shorthaul.tensors",
+    "unified_empty": "shorthaul.tensors",
+    "unified_zeros": "shorthaul.tensors",
 }
 
 if not typing.TYPE_CHECKING:  # checkers and editors read the imports above instead

@@ -429,12 +429,20 @@ class UnifiedSourceError(ShorthaulError, TypeError, ValueError):
 
 
 class DiskTensorError(ShorthaulError, NotImplementedError):
-    """An operation that would need the whole table was asked of a tensor whose rows are on disk."""
+    """An operation that would need the whole table was asked of rows on disk, or quantised ones."""
 
-    def __init__(self, operation: str, path: str, size_bytes: int, remedy: str = "") -> None:
+    def __init__(
+        self,
+        operation: str,
+        kind: str,
+        verb: str,
+        size_bytes: int,
+        where: str,
+        remedy: str = "",
+    ) -> None:
         super().__init__(
-            f"`{operation}` is not done on a disk tensor: it would read all "
-            f"{format_bytes(size_bytes)} of {path}.\n"
+            f"`{operation}` is not done on a {kind} tensor: it would {verb} all "
+            f"{format_bytes(size_bytes)} of {where}.\n"
             + (
                 f"  {remedy}"
                 if remedy
@@ -466,12 +474,11 @@ class PlacementError(ShorthaulError, RuntimeError):
 
 
 class UnifiedDeviceError(ShorthaulError, RuntimeError):
-    """The device name `unified` cannot be had: another backend took torch's only spare one."""
+    """The device name `unified` cannot be had: torch has one spare name, and another took it."""
 
-    def __init__(self, other: str) -> None:
+    def __init__(self, reason: str) -> None:
         super().__init__(
-            f'`device="unified"` cannot be enabled: torch has room for one additional device, and '
-            f"{other!r} has it.\n"
+            f'`device="unified"` cannot be enabled: {reason}.\n'
             "  `sh.unified(tensor)` works without the name."
         )
 
@@ -548,3 +555,28 @@ class SeedRangeError(SamplingError, IndexError):
             "numbered from 0."
         )
         self.seed, self.position = seed, position
+
+
+class RelationalProgramError(ShorthaulError, ValueError):
+    """An operation of a relational layer got operands that do not go together."""
+
+    def __init__(self, operation: str, problem: str, operands: str, line: object) -> None:
+        where = f"\n  {line}" if line is not None else ""
+        super().__init__(
+            f"`{operation}` cannot be taken: {problem}.{where}\n  operands: {operands}"
+        )
+
+
+class LayerLanguageError(ShorthaulError, TypeError):
+    """A relational layer was written with something that its language does not have."""
+
+    def __init__(self, problem: str, instead: str, line: object) -> None:
+        where = f"\n  {line}" if line is not None else ""
+        super().__init__(f"{problem}.{where}\n  Instead: {instead}.")
+
+
+class LayerArgumentError(ShorthaulError, ValueError, TypeError):
+    """A relational layer was made or called with arguments that do not fit it."""
+
+    def __init__(self, problem: str, remedy: str) -> None:
+        super().__init__(f"{problem}.\n  {remedy[:1].upper()}{remedy[1:]}.")

@@ -1,0 +1,452 @@
+"""The unified tensor: rows read where they lie, by ordinary torch code.
+
+>>> import shorthaul as sh
+>>> u = sh.unified(torch.arange(6.0).view(3, 2))
+>>> u[torch.tensor([2, 0])]
+tensor([[4., 5.],
+        [0., 1.]])
+>>> u[1:].add_(10), (u * 2).sum()
+(unified([[12., 13.],
+         [14., 15.]]), tensor(110.))
+
+In memory it is a CPU tensor like any other, to kernels and to C++; only its class is another, so
+that operators ask `dispatch` where to run. On disk it has a shape and a dtype and no memory, and
+rows are read by `u[ids]`, `u[a:b].cpu()` and the gathers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from shorthaul.errors import DiskTensorError, ReadOnlyTensorError, RowArgumentError
+from shorthaul.tensors import dispatch
+from shorthaul.tensors.gather_autograd import (
+    GatherLinear,
+    GatherReduce,
+    GatherRows,
+    gather_on,
+    linear_on,
+    reduce_on,
+)
+from shorthaul.tensors.memory_advice import advise_memory
+from shorthaul.tensors.plain_rows import Reduction
+from shorthaul.tensors.row_range import RowRange
+from shorthaul.tensors.shared_memory import SharedBlock
+from shorthaul.tensors.table import GatherTicket, HostTable, Kind, RowTable, TableStats
+
+CHUNK_BYTES = 64 * 2**20
+_ID_DTYPES = frozenset({torch.int64, torch.int32})
+_CPU = torch.device("cpu")
+
+
+@dataclass(frozen=True)
+class Traits:
+    """What views of a unified tensor, and copies of it, take over."""
+
+    propagate: bool = False
+    sparse_grad: bool = False
+    is_read_only: bool = False
+    block: SharedBlock | None = None  # where the memory is shared with other processes
+
+
+class UnifiedTensor(torch.Tensor):
+    """Rows that lie in host memory or on disk; made by `sh.unified`, `sh.open` and their siblings."""
+
+    # Methods go straight to the dispatcher: the usual detour costs more than a small gather.
+    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
+
+    _traits: Traits = Traits()
+    _rows: RowTable | None = None  # the table, when it has been asked for; always, without memory
+    _rows_key: tuple[Any, ...] | None = None
+    has_memory: bool = True  # false on disk and for quantised rows: no plain tensor shares them
+
+    @classmethod
+    def __torch_dispatch__(  # type: ignore[override]
+        cls, operator: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        """See `dispatch`."""
+        return dispatch.run_operator(UnifiedTensor, operator, args, kwargs or {})
+
+    # What it is.
+
+    @property
+    def is_unified(self) -> bool:
+        """True."""
+        return True
+
+    @property
+    def propagate(self) -> bool:
+        """Whether operations on unified tensors alone give unified tensors."""
+        return self._traits.propagate
+
+    @property
+    def sparse_grad(self) -> bool:
+        """Whether gathers give the table a sparse gradient."""
+        return self._traits.sparse_grad
+
+    @property
+    def is_read_only(self) -> bool:
+        """Whether it lies in memory that cannot be written, or on disk."""
+        return self._traits.is_read_only
+
+    @property
+    def kind(self) -> Kind:
+        """Where the rows lie: `host`, `shared` or `disk`."""
+        if not self.has_memory:
+            return self._table.kind
+        return "host" if self._block is None else "shared"
+
+    @property
+    def _block(self) -> SharedBlock | None:
+        """The shared memory it lies in; none after the memory was exchanged (`u.data = ...`)."""
+        block = self._traits.block
+        is_there = block is not None and self.untyped_storage().data_ptr() == block.address
+        return block if is_there else None
+
+    @property
+    def _table(self) -> RowTable:
+        """The rows as a table; made anew when the memory was exchanged (`u.data = ...`)."""
+        if not self.has_memory:
+            assert self._rows is not None
+            return self._rows
+        key = (self.data_ptr(), self.shape, self.stride(), self.dtype)
+        if self._rows is None or self._rows_key != key:
+            self._rows, self._rows_key = HostTable(self.plain(), kind=self.kind), key
+        return self._rows
+
+    def plain(self) -> torch.Tensor:
+        """An ordinary CPU tensor that shares the memory; without memory, all rows are read."""
+        if not self.has_memory:
+            return self._table.read(0, self.shape[0])
+        with torch._C._DisableTorchDispatch():
+            return self.detach()
+
+    # Direct paths.
+
+    def __getitem__(self, index: Any) -> Any:
+        if type(index) is torch.Tensor and index.dtype in _ID_DTYPES and index.dim():
+            return self._gather(index)
+        if not self.has_memory and isinstance(index, tuple) and index:
+            first, *rest = index
+            if isinstance(first, torch.Tensor | list | np.ndarray) and all(
+                each is None or each is Ellipsis or isinstance(each, slice | int) for each in rest
+            ):
+                inner = (slice(None), *rest)
+                return self[first][inner]
+        return super().__getitem__(index)
+
+    def gather(  # type: ignore[override]
+        self,
+        ids: Any = None,
+        *torch_arguments: Any,
+        out: torch.Tensor | None = None,
+        device: torch.device | str | None = None,
+        **torch_options: Any,
+    ) -> torch.Tensor:
+        """The rows that `ids` name, in that order, into `out` or onto `device` where given.
+
+        `u.gather(dim, index)` is torch's own, as for every tensor.
+        """
+        if torch_arguments or torch_options or isinstance(ids, int):
+            torch_arguments = torch_arguments if ids is None else (ids, *torch_arguments)
+            return super().gather(*torch_arguments, **torch_options)
+        return self._gather(as_ids(ids), out, None if device is None else torch.device(device))
+
+    def gather_reduce(
+        self,
+        pointers: torch.Tensor,
+        ids: torch.Tensor,
+        op: Reduction = "sum",
+        weights: torch.Tensor | None = None,
+        *,
+        device: torch.device | str | None = None,
+    ) -> torch.Tensor:
+        """One row for each segment `ids[pointers[s]:pointers[s + 1]]`: their sum, mean or maximum.
+
+        With `weights`, one for each id, rows are multiplied first. An empty segment gives zeros.
+        """
+        pointers, ids = as_ids(pointers), as_ids(ids)
+        target = self._target(ids, None, device)
+        if self._records(weights):
+            arguments = (weights, pointers, ids, op, self._table, self.sparse_grad, target)
+            return _apply(GatherReduce, self, *arguments)
+        return reduce_on(self._table, pointers, ids, op, weights, target)
+
+    def gather_linear(
+        self, ids: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """`linear(u[ids], weight, bias)`, without the matrix of gathered rows ever being built."""
+        ids = as_ids(ids)
+        if self._records(weight, bias):
+            return _apply(GatherLinear, self, weight, bias, ids, self._table, self.sparse_grad)
+        return linear_on(self._table, ids, weight, bias)
+
+    def scatter_(self, ids: Any = None, *rows: Any, **torch_options: Any) -> UnifiedTensor:  # type: ignore[override]
+        """Write `rows` over the rows that `ids` name; of repeated ids the last one wins.
+
+        `u.scatter_(dim, index, source)` is torch's own, as for every tensor.
+        """
+        if isinstance(ids, int) or torch_options or len(rows) != 1:
+            rows = rows if ids is None else (ids, *rows)
+            super().scatter_(*rows, **torch_options)
+            return self
+        if self.has_memory and self.is_read_only:
+            raise ReadOnlyTensorError("scatter_", "read-only memory")
+        if self.requires_grad and torch.is_grad_enabled():
+            raise RowArgumentError(
+                "scatter_", "called under torch.no_grad() on a table that requires grad", "without"
+            )
+        values = torch.as_tensor(rows[0])
+        values = values.plain() if isinstance(values, UnifiedTensor) else values.detach().cpu()
+        self._table.scatter_(as_ids(ids).cpu(), values)
+        if self.has_memory:
+            torch.autograd.graph.increment_version(self)
+        return self
+
+    def prefetch(self, ids: torch.Tensor) -> GatherTicket:
+        """Start reading the rows that `ids` name; `ticket.wait()` hands them out."""
+        return self._table.prefetch(as_ids(ids).cpu())
+
+    def read(self, start: int, stop: int) -> torch.Tensor:
+        """Rows `start` to `stop` as a plain tensor: shared with memory, read from disk."""
+        part = range(self.shape[0])[start:stop]
+        rows = self._table.read(part.start, max(part.start, part.stop))
+        return rows.clone() if self.has_memory and self.is_read_only else rows
+
+    def chunks(self, rows: int | None = None) -> Iterator[torch.Tensor]:
+        """All rows as plain tensors of `rows` rows, one after the other; by default 64 MiB each."""
+        row_bytes = self.shape[1:].numel() * self.dtype.itemsize
+        step = rows if rows is not None else max(1, CHUNK_BYTES // max(1, row_bytes))
+        if step < 1:
+            raise RowArgumentError("rows", "at least 1", str(rows))
+        for start in range(0, self.shape[0], step):
+            yield self.read(start, start + step)
+
+    def advise(self, advice: str, **options: Any) -> None:
+        """Tell the kernel how memory will be used: random, sequential, will_need, huge_pages, normal.
+
+        On disk it is the table that is told, where it takes advice.
+        """
+        if not self.has_memory:
+            return self._table.advise(advice, **options)  # type: ignore[attr-defined,no-any-return]
+        advise_memory(self.plain(), advice, **options)
+        return None
+
+    def stats(self) -> TableStats:
+        """What has been asked of the table so far, and what it cost."""
+        return self._table.stats()
+
+    def close(self) -> None:
+        """Let go of files and buffers; rows that were handed out stay."""
+        self._table.close()
+
+    # What torch's own methods do not do for subclasses, or not without reading a whole file.
+
+    def cpu(self, memory_format: torch.memory_format = torch.preserve_format) -> torch.Tensor:
+        """A plain CPU tensor: shared with memory, copied from read-only memory, read from disk."""
+        if not self.has_memory:
+            return self._table.read(0, self.shape[0])
+        if self.is_read_only:
+            return self.clone(memory_format=memory_format)
+        return _apply(_AsPlain, self) if self._records() else self.plain()
+
+    def to(self, *args: Any, **kwargs: Any) -> Any:
+        """As for every tensor; `.to("unified")` is the tensor itself."""
+        device = kwargs.get("device", args[0] if args else None)
+        if len(args) + len(kwargs) == 1 and isinstance(device, str | torch.device):
+            if str(device).partition(":")[0] == "unified":
+                return self
+            if not self.has_memory and torch.device(device).type == "cpu":
+                return self.cpu()
+        return super().to(*args, **kwargs)
+
+    def numpy(self, *, force: bool = False) -> Any:
+        """An array that shares the memory; writable only where the memory is."""
+        if not self.has_memory:
+            raise self._refusal("numpy")
+        if self.requires_grad and not force:
+            return torch.empty(0, requires_grad=True).numpy()  # torch's own error
+        array = self.plain().numpy()
+        if self.is_read_only:
+            array.flags.writeable = False
+        return array
+
+    def tolist(self) -> Any:
+        """Nested lists of numbers."""
+        if not self.has_memory:
+            raise self._refusal("tolist")
+        return self.plain().tolist()
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
+        array = self.numpy()
+        if dtype is not None and array.dtype != dtype:
+            return array.astype(dtype)
+        return array.copy() if copy else array
+
+    def __dlpack__(self, **options: Any) -> Any:
+        if not self.has_memory or self.is_read_only:
+            raise self._refusal("__dlpack__")
+        return self.plain().__dlpack__(**options)
+
+    def __iter__(self) -> Iterator[Any]:
+        if self.has_memory:
+            return super().__iter__()  # type: ignore[no-untyped-call,no-any-return]
+        return (row for rows in self.chunks() for row in rows)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> UnifiedTensor:
+        if id(self) in memo:
+            return memo[id(self)]  # type: ignore[no-any-return]
+        if not self.is_leaf:
+            return super().__deepcopy__(memo)  # type: ignore[no-untyped-call,no-any-return]  # torch's error
+        copied = self._copied() if self.has_memory else self._same_rows()
+        copied.requires_grad_(self.requires_grad)
+        if getattr(self, "_is_param", False):
+            copied._is_param = True
+        if self.grad is not None:
+            copied.grad = self.grad.__deepcopy__(memo)  # type: ignore[no-untyped-call]
+        memo[id(self)] = copied
+        return copied
+
+    def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
+        from shorthaul.tensors.pickling import reduce_by_value
+
+        return reduce_by_value(self)
+
+    def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
+        words = "Parameter containing:\n" if getattr(self, "_is_param", False) else ""
+        ending = ", requires_grad=True)" if self.requires_grad else ")"
+        if self.grad_fn is not None:
+            ending = f", grad_fn=<{type(self.grad_fn).__name__}>)"
+        if not self.has_memory:
+            return f"{words}unified(<{self._table!r}>{ending}"
+        text = repr(self.plain()).removeprefix("tensor(").removesuffix(")").replace("\n", "\n ")
+        return f"{words}unified({text}{ending}"
+
+    # How unified tensors are made from unified tensors.
+
+    @staticmethod
+    def _of_memory(plain: torch.Tensor, traits: Traits) -> UnifiedTensor:
+        made = torch.Tensor._make_subclass(UnifiedTensor, plain)
+        made._traits = traits
+        return made
+
+    @staticmethod
+    def _of_table(table: RowTable, traits: Traits) -> UnifiedTensor:
+        made: UnifiedTensor = torch.Tensor._make_wrapper_subclass(
+            UnifiedTensor, table.shape, dtype=table.dtype, device=_CPU
+        )
+        is_read_only = traits.is_read_only or table.kind == "disk"
+        made._traits = replace(traits, is_read_only=is_read_only)
+        made._rows, made.has_memory = table, False
+        return made
+
+    def _unify(self, plain: torch.Tensor, *, is_new: bool = False) -> UnifiedTensor:
+        traits = self._traits
+        if is_new:
+            traits = Traits(propagate=traits.propagate, sparse_grad=traits.sparse_grad)
+        return UnifiedTensor._of_memory(plain, traits)
+
+    def _same_rows(self) -> UnifiedTensor:
+        return UnifiedTensor._of_table(self._table, self._traits)
+
+    def _row_range(self, span: range) -> UnifiedTensor:
+        return UnifiedTensor._of_table(RowRange(self._table, span), self._traits)
+
+    def _copied(self) -> UnifiedTensor:
+        plain = self.plain()
+        traits = replace(self._traits, is_read_only=False, block=None)
+        if self.kind != "shared":
+            return UnifiedTensor._of_memory(plain.clone(), traits)
+        return share_copy(plain, traits)
+
+    # How rows are asked for.
+
+    def _gather(
+        self,
+        ids: torch.Tensor,
+        out: torch.Tensor | None = None,
+        device: torch.device | None = None,
+    ) -> torch.Tensor:
+        target = self._target(ids, out, device)
+        shape = ids.shape
+        flat = ids if len(shape) == 1 else ids.reshape(-1)
+        if self.requires_grad and torch.is_grad_enabled():
+            if out is not None:
+                raise RowArgumentError("out", "left out where gradients are recorded", "a tensor")
+            rows = _apply(GatherRows, self, flat, self._table, self.sparse_grad, target)
+        elif out is None:
+            rows = gather_on(self._table, flat, target)
+        else:
+            rows = gather_on(self._table, flat, target, out.view(-1, *self.shape[1:]))
+        if len(shape) == 1:
+            return rows if out is None else out
+        return rows.view(*shape, *self.shape[1:]) if out is None else out
+
+    def _gather_plain(self, ids: torch.Tensor) -> torch.Tensor:
+        """Below autograd, on the CPU: for operators that dispatch found."""
+        rows = self._table.gather(as_ids(ids).reshape(-1).cpu())
+        return rows.view(*ids.shape, *self.shape[1:])
+
+    def _target(
+        self, ids: torch.Tensor, out: torch.Tensor | None, device: torch.device | str | None
+    ) -> torch.device:
+        if out is not None:
+            return out.device
+        if device is not None:
+            return torch.device(device)
+        if not ids.is_cpu:
+            return ids.device
+        return dispatch.current_device() or _CPU
+
+    def _records(self, *others: torch.Tensor | None) -> bool:
+        if not torch.is_grad_enabled():
+            return False
+        return self.requires_grad or any(each is not None and each.requires_grad for each in others)
+
+    def _refusal(self, operation: str, remedy: str = "") -> DiskTensorError:
+        table = self._table.table if isinstance(self._table, RowRange) else self._table
+        size_bytes = self.shape[0] * self._table.stored_row_bytes
+        if self.has_memory or table.kind != "disk":
+            return DiskTensorError(operation, "quantised", "widen", size_bytes, "rows", remedy)
+        where = str(getattr(table, "path", "the file"))
+        return DiskTensorError(operation, "disk", "read", size_bytes, where, remedy)
+
+
+class _AsPlain(torch.autograd.Function):
+    """The same memory as an ordinary tensor, for gradients to flow through."""
+
+    @staticmethod
+    def forward(ctx: Any, whole: UnifiedTensor) -> torch.Tensor:  # noqa: ARG004
+        return whole.plain()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> torch.Tensor:  # noqa: ARG004
+        return gradients[0]
+
+
+def _apply(function: type[torch.autograd.Function], *arguments: Any) -> torch.Tensor:
+    result: torch.Tensor = function.apply(*arguments)  # type: ignore[no-untyped-call]
+    return result
+
+
+def as_ids(ids: Any) -> torch.Tensor:
+    """Row numbers as a tensor; lists, ranges and arrays are taken too."""
+    if isinstance(ids, UnifiedTensor):
+        return ids.plain()
+    if isinstance(ids, torch.Tensor):
+        return ids
+    found = torch.as_tensor(ids if isinstance(ids, np.ndarray) else [*ids])
+    return found.long() if found.numel() == 0 else found
+
+
+def share_copy(plain: torch.Tensor, traits: Traits) -> UnifiedTensor:
+    """`plain` copied into shared memory."""
+    block = SharedBlock(plain.numel() * plain.dtype.itemsize)
+    shared = block.tensor(plain.dtype, plain.shape)
+    shared.copy_(plain)
+    return UnifiedTensor._of_memory(shared, replace(traits, block=block))
