@@ -71,6 +71,8 @@ class BatchPipeline(Generic[Drawn, Batch]):
             ),
         )
         _running.add(self)
+        # Whoever forgets a pipeline leaves no thread waiting for ever.
+        weakref.finalize(self, _close_channels, self._drawn, self._batches)
         for thread in self._threads:
             thread.start()
 
@@ -91,12 +93,16 @@ class BatchPipeline(Generic[Drawn, Batch]):
 
     def close(self) -> None:
         """End both threads and wait for them; again is harmless."""
-        self._drawn.close()
-        self._batches.close()
+        _close_channels(self._drawn, self._batches)
         for thread in self._threads:
             if thread is not threading.current_thread():
                 thread.join()
         _running.discard(self)
+
+
+def _close_channels(*channels: Channel[Any]) -> None:
+    for each in channels:
+        each.close()
 
 
 def _run_drawing(

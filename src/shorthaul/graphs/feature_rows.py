@@ -11,6 +11,7 @@ from shorthaul.errors import SamplingError
 from shorthaul.graphs.graph import RelationalGraph
 from shorthaul.graphs.mini_batch import Rows
 from shorthaul.storage import BufferPool
+from shorthaul.tensors import UnifiedTensor
 from shorthaul.tensors.table import HostTable, RowTable
 
 # Below this, malloc has warm memory; above, it maps fresh pages for every batch.
@@ -82,19 +83,22 @@ class FeatureRows:
 
 def as_table(values: Any, name: str, rows: int) -> RowTable:
     """`values` as a table of `rows` rows: a tensor, a unified tensor or a table."""
-    table = values if isinstance(values, RowTable) else getattr(values, "_table", None)
-    if not isinstance(table, RowTable):
-        if not isinstance(values, torch.Tensor):
-            raise SamplingError(
-                f"{name} must be a tensor or a unified tensor, got {type(values).__name__}.\n"
-                "  `sh.unified(array)` takes numpy arrays and memmaps, `sh.open(path)` files."
-            )
-        if values.requires_grad:
-            raise SamplingError(
-                f"{name} requires gradients, which do not flow through a loader.\n"
-                "  Leave `features` out and gather in the step: `table[batch.input_nodes]`."
-            )
+    if isinstance(values, torch.Tensor) and values.requires_grad:
+        raise SamplingError(
+            f"{name} requires gradients, which do not flow through a loader.\n"
+            "  Leave `features` out and gather in the step: `table[batch.input_nodes]`."
+        )
+    if isinstance(values, RowTable):
+        table = values
+    elif isinstance(values, UnifiedTensor):
+        table = values._table
+    elif isinstance(values, torch.Tensor):
         table = HostTable(values)
+    else:
+        raise SamplingError(
+            f"{name} must be a tensor or a unified tensor, got {type(values).__name__}.\n"
+            "  `sh.unified(array)` takes numpy arrays and memmaps, `sh.open(path)` files."
+        )
     if table.shape[0] != rows:
         raise SamplingError(
             f"{name} must have a row for each of {rows:,} nodes, got shape {tuple(table.shape)}."

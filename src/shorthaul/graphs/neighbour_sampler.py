@@ -19,6 +19,7 @@ from shorthaul.graphs.sampling_kernels import HASHED_FROM_NODES, SamplingMemory
 from shorthaul.jit import can_use_kernels
 from shorthaul.jit.runtime import kernel_threads
 from shorthaul.storage import BufferPool
+from shorthaul.tensors import UnifiedTensor
 
 _MASK = 2**64 - 1
 # Below this, malloc has warm memory; above, it maps fresh pages, and faulting them in costs as much
@@ -284,8 +285,7 @@ def _held_tensors(
 
 
 def _in_memory(tensor: torch.Tensor) -> torch.Tensor | None:
-    table = getattr(tensor, "_table", None)  # a unified tensor's
-    return tensor if table is None else table.tensor()
+    return tensor._table.tensor() if isinstance(tensor, UnifiedTensor) else tensor
 
 
 def _read_seed(seed: Any) -> int:
