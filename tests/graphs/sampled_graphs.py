@@ -36,8 +36,10 @@ def same_samples(one: NeighbourSample, other: NeighbourSample) -> str:
     for number, (mine, yours) in enumerate(zip(one.blocks, other.blocks, strict=True)):
         if mine.num_targets != yours.num_targets:
             return f"block {number} has {mine.num_targets} and {yours.num_targets} targets"
-        for name in ("source_nodes", "pointers", "sources", "positions"):
-            pairs.append((f"block {number}: {name}", getattr(mine, name), getattr(yours, name)))
+        pairs += [
+            (f"block {number}: {name}", getattr(mine, name), getattr(yours, name))
+            for name in ("source_nodes", "pointers", "sources", "positions")
+        ]
     for name, mine_tensor, your_tensor in pairs:
         if mine_tensor.dtype is not your_tensor.dtype or not torch.equal(mine_tensor, your_tensor):
             return f"{name}: {mine_tensor} and {your_tensor}"

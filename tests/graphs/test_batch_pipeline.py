@@ -22,9 +22,8 @@ def test_batches_come_in_order_and_threads_end() -> None:
 
 def test_no_more_is_made_than_there_is_room_for() -> None:
     drawn: list[int] = []
-    taken = 0
-    for _ in make(30, draw=lambda n: drawn.append(n) or n, rooms=(3, 2)):
-        taken += 1
+    batches = make(30, draw=lambda n: drawn.append(n) or n, rooms=(3, 2))
+    for taken, _ in enumerate(batches, start=1):
         # On their way: 3 drawn, 2 complete, and one in the hands of each thread.
         assert len(drawn) <= taken + 3 + 2 + 2
 
@@ -39,8 +38,7 @@ def test_an_error_comes_out_after_the_batches_before_it(stage: str) -> None:
     got = []
     pipeline = make(10, draw=fail) if stage == "draw" else make(10, complete=fail)
     with pytest.raises(OSError, match="the disk is gone"):
-        for each in pipeline:
-            got.append(each)
+        got.extend(pipeline)
     assert len(got) == 4
     assert threads_left() == []
 
