@@ -172,6 +172,13 @@ class Settings:
         "a positive number of seconds",
         "time after which a compiler that hangs is stopped",
     )
+    row_buffer_bytes = Setting(
+        "SHORTHAUL_ROW_BUFFERS",
+        lambda: 2**30,
+        parse_bytes,
+        "bytes such as '1GiB'",
+        "memory that is kept and used again for gathered rows; 0 takes fresh memory each time",
+    )
     progress = Setting(
         "SHORTHAUL_PROGRESS",
         lambda: "auto",

@@ -53,7 +53,7 @@ def gather_reduce(
         out.index_add_(0, segments, taken)
     if op == "mean":
         out /= counts.clamp(min=1)[:, None]
-    return out.to(rows.dtype).view(-1, *rows.row_shape)
+    return out.to(rows.dtype).view(len(counts), *rows.row_shape)
 
 
 def gather_linear(
@@ -70,3 +70,20 @@ def scatter(rows: StoredRows, ids: torch.Tensor, values: torch.Tensor) -> None:
     last.scatter_reduce_(0, ids.long(), torch.arange(len(ids)), "amax")
     written = (last >= 0).nonzero()[:, 0]
     rows.values[written] = values[last[written]].to(rows.values.dtype)
+
+
+def multiply_rows(
+    rows: StoredRows,
+    pointers: torch.Tensor,
+    ids: torch.Tensor,
+    gradient: torch.Tensor,
+    *,
+    is_mean: bool,
+) -> torch.Tensor:
+    """For each id, the scalar product of its row and the gradient of its segment."""
+    summed = sum_dtype(rows.dtype)
+    counts = pointers.diff().long()
+    segments = torch.repeat_interleave(torch.arange(len(counts)), counts)
+    taken = gather(rows, ids).to(summed).reshape(len(ids), rows.width)
+    products = (taken * gradient.reshape(-1, rows.width).to(summed)[segments]).sum(1)
+    return products / counts[segments] if is_mean else products

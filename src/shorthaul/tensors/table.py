@@ -21,11 +21,24 @@ from typing import Literal
 
 import torch
 
-from shorthaul.errors import RowArgumentError, RowIndexError
+from shorthaul.errors import RowArgumentError
 from shorthaul.meter import record_move
-from shorthaul.tensors import plain_rows
+from shorthaul.tensors import host_kernels
+from shorthaul.tensors.host_kernels import plain_ids, require_ids
 from shorthaul.tensors.plain_rows import REDUCTIONS, Reduction
 from shorthaul.tensors.stored_rows import FLOATING, StoredRows
+
+__all__ = [
+    "GatherTicket",
+    "GatheredRows",
+    "HostTable",
+    "Kind",
+    "RowTable",
+    "TableStats",
+    "plain_ids",
+    "require_ids",
+    "require_reduction",
+]
 
 Kind = Literal["host", "shared", "disk"]
 
@@ -183,9 +196,9 @@ class HostTable(RowTable):
 
     def gather(self, ids: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
         """The rows that `ids` name, in that order: a tensor of its own, or `out`."""
-        ids = plain_ids(ids, self.rows)
+        rows = host_kernels.gather(self.stored, ids, out)
         self._count(len(ids))
-        return _hand_out(plain_rows.gather(self.stored, ids), out)
+        return rows if out is None else out
 
     def gather_reduce(
         self,
@@ -197,9 +210,9 @@ class HostTable(RowTable):
     ) -> torch.Tensor:
         """One row for each segment of `ids`: the sum, mean or maximum of its rows."""
         require_reduction(self, pointers, ids, op, weights)
-        ids = plain_ids(ids, self.rows)
+        rows = host_kernels.gather_reduce(self.stored, pointers, ids, op, weights, out)
         self._count(len(ids))
-        return _hand_out(plain_rows.gather_reduce(self.stored, pointers, ids, op, weights), out)
+        return rows if out is None else out
 
     def gather_linear(
         self,
@@ -209,13 +222,13 @@ class HostTable(RowTable):
         out: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """`linear(rows, weight, bias)`, without the matrix of gathered rows ever being built."""
-        ids = plain_ids(ids, self.rows)
+        rows = host_kernels.gather_linear(self.stored, ids, weight, bias, out)
         self._count(len(ids))
-        return _hand_out(plain_rows.gather_linear(self.stored, ids, weight, bias), out)
+        return rows if out is None else out
 
     def scatter_(self, ids: torch.Tensor, rows: torch.Tensor) -> None:
         """Write over the rows that `ids` name; of repeated ids the last one wins."""
-        plain_rows.scatter(self.stored, plain_ids(ids, self.rows), rows)
+        host_kernels.scatter(self.stored, ids, rows)
 
     def tensor(self) -> torch.Tensor | None:
         """The whole table; `None` when it is quantised."""
@@ -248,27 +261,6 @@ class HostTable(RowTable):
         record_move("memory", "memory", moved_bytes, "rows gathered")
 
 
-def plain_ids(ids: torch.Tensor, rows: int) -> torch.Tensor:
-    """`ids` checked, and without negative ones."""
-    require_ids(ids)
-    is_wrong = (ids < -rows) | (ids >= rows)
-    if is_wrong.any():
-        position = int(is_wrong.nonzero()[0, 0])
-        raise RowIndexError(int(ids[position]), position, rows)
-    return torch.where(ids < 0, ids + rows, ids)
-
-
-def require_ids(ids: torch.Tensor) -> None:
-    """Refuse what is not a list of row numbers on the CPU."""
-    is_right = ids.dim() == 1 and ids.dtype in (torch.int32, torch.int64) and ids.is_cpu
-    if not is_right:
-        raise RowArgumentError(
-            "ids",
-            "a CPU tensor of one dimension, int32 or int64",
-            f"{ids.dtype} of shape {tuple(ids.shape)} on {ids.device}",
-        )
-
-
 def require_reduction(
     table: RowTable,
     pointers: torch.Tensor,
@@ -281,6 +273,7 @@ def require_reduction(
         raise RowArgumentError("op", "one of sum, mean, max", repr(op))
     if table.dtype not in FLOATING:
         raise RowArgumentError("a table that is reduced", "floating-point rows", str(table.dtype))
+    require_ids(ids)
     require_ids(pointers)
     is_right = (
         len(pointers) > 0
@@ -300,15 +293,3 @@ def require_reduction(
             f"{len(ids):,} floating-point numbers, one for each id",
             f"{weights.dtype} of shape {tuple(weights.shape)}",
         )
-
-
-def _hand_out(rows: torch.Tensor, out: torch.Tensor | None) -> torch.Tensor:
-    if out is None:
-        return rows
-    if out.shape != rows.shape or out.dtype is not rows.dtype:
-        raise RowArgumentError(
-            "out",
-            f"{rows.dtype} of shape {tuple(rows.shape)}",
-            f"{out.dtype} of shape {tuple(out.shape)}",
-        )
-    return out.copy_(rows)
