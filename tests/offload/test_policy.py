@@ -13,7 +13,7 @@ from shorthaul.offload.policy import (
     SavedTensor,
     units_of,
 )
-from shorthaul.offload.prefetch import ForwardPass
+from shorthaul.offload.prefetch import ForwardPass, Place
 from shorthaul.offload.simulation import Decision, Disk
 from tests.offload.keep_all import gradients_of, require_equal
 
@@ -21,7 +21,8 @@ SIZE = 8192
 
 
 def saved(position: int, size: int = SIZE) -> SavedTensor:
-    return SavedTensor(size, "torch.float32", (size // 4,), "Block.Linear", position)
+    place = Place(number=position)
+    return SavedTensor(size, "torch.float32", (size // 4,), "Block.Linear", position, place)
 
 
 def finished_pass(count: int, seconds: float = 1.0, size: int = SIZE) -> ForwardPass:
@@ -29,6 +30,7 @@ def finished_pass(count: int, seconds: float = 1.0, size: int = SIZE) -> Forward
     each = ForwardPass()
     each.sizes = [size] * count
     each.names = [f"{position}: Block" for position in range(count)]
+    each.places = [Place(number=position) for position in range(count)]
     each.packed_at = [100 + position * seconds for position in range(count)]
     for rank, position in enumerate(reversed(range(count))):
         at = 100 + (count + 2 * rank) * seconds

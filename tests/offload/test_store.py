@@ -133,7 +133,7 @@ def test_a_step_that_lost_an_activation_can_be_run_again(x, tmp_path):
 
 
 def test_what_is_used_while_it_is_written_comes_from_memory(x, tmp_path):
-    engine = lambda: throttled_engine(ThreadEngine(depth=2), 2e6)  # noqa: E731
+    engine = lambda: throttled_engine(ThreadEngine(depth=2), 5e5)  # noqa: E731
     report = require_bit_equal(tmp_path, [x], lambda: deep(x, 20), engine=engine)
     assert report.counts.forwarded > 0
     assert report.counts.cancelled_stores > 0
@@ -258,3 +258,66 @@ def test_many_small_records_are_not_all_read_ahead(x, tmp_path):
     assert offload.report().counts.prefetched == LONGEST_READ_AHEAD
     loss.backward()
     assert offload.report().counts.prefetched > LONGEST_READ_AHEAD
+
+
+def test_what_several_nodes_use_is_read_once(x, tmp_path):
+    def step() -> torch.Tensor:
+        shared = (x * 2).tanh()  # used by its own backward and by each product below
+        h = x * 3
+        for _ in range(6):
+            h = (h @ shared / 8).tanh()
+        return h.sum()
+
+    expected = gradients_of([x], step)
+    x.grad = None
+    offload = small_offload(tmp_path, in_flight=1)
+    with offload:
+        loss = step()
+    offload.store.wait_until_idle()
+    loss.backward()
+    require_equal(expected, [x.grad])
+    counts = offload.report().counts
+    assert counts.deduplicated >= 6
+    assert counts.read_bytes == counts.written_bytes
+
+
+def test_a_budget_without_room_for_holding_reads_again(x, tmp_path):
+    piece = WIDTH * WIDTH * 4
+
+    def step() -> torch.Tensor:
+        shared = (x * 2).tanh()
+        h = x * 3
+        for _ in range(6):
+            h = (h @ shared / 8).tanh()
+        return h.sum()
+
+    report = require_bit_equal(
+        tmp_path, [x], step, budget=5 * piece, prefetch=piece, in_flight=piece, policy="all"
+    )
+    assert report.counts.peak_live_bytes <= 5 * piece
+
+
+def test_free_buffers_and_kept_tensors_together_stay_within_the_budget(x, tmp_path):
+    piece = WIDTH * WIDTH * 4
+    offload = small_offload(
+        tmp_path, budget=10 * piece, policy=lambda saved: saved.position < 10, in_flight=4 * piece
+    )
+    for _ in range(3):
+        with offload:
+            deep(x, 10).backward()
+    counts = offload.report().counts
+    assert counts.peak_live_bytes <= counts.peak_mapped_bytes <= 10 * piece
+    assert offload.store.pool.mapped_bytes <= 2 * piece  # what the last node used
+
+
+def test_packed_tensors_may_stay_in_memory_up_to_a_limit(x, tmp_path):
+    def step() -> torch.Tensor:
+        h = x * 2
+        for _ in range(8):
+            h = torch.dropout(h, 0.5, True)
+        return h.square().sum()
+
+    mask_bytes = 538  # of 64 x 64 values, as the codec packs them
+    report = require_bit_equal(tmp_path, [x], step, compress="mask", memory=3 * mask_bytes, least=1)
+    assert 3 <= report.counts.packed <= 6  # in two steps
+    assert report.counts.offloaded >= 10

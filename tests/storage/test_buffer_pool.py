@@ -171,6 +171,20 @@ def test_kept_buffers_make_room_for_another_size() -> None:
         assert pool.mapped_bytes <= MEBIBYTE
 
 
+def test_trimming_unmaps_what_is_free_and_longest_unused_first() -> None:
+    with BufferPool("1MiB") as pool:
+        lent, small, large = pool.take(8192), pool.take(4096), pool.take(65536)
+        small.release()
+        del small
+        large.release()
+        del large
+        pool.trim(8192 + 65536)
+        assert pool.mapped_bytes == 8192 + 65536
+        pool.trim(0)
+        assert pool.mapped_bytes == pool.in_use_bytes == 8192
+        lent.release()
+
+
 def test_a_closed_pool_gives_nothing_and_takes_back() -> None:
     pool = BufferPool("1MiB")
     buffer = pool.take(4096)

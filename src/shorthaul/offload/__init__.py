@@ -1,8 +1,10 @@
 """Activations leave memory for a disk in the forward pass and are back for the backward pass."""
 
-from shorthaul.offload.context import ActivationOffload, offload_activations
+from shorthaul.offload.context import ActivationOffload
+from shorthaul.offload.opening import offload_activations
 from shorthaul.offload.policy import SavedTensor
 from shorthaul.offload.projection import project
+from shorthaul.offload.regions import region
 from shorthaul.offload.report import OffloadReport
 from shorthaul.offload.steps import plan, retry_step, wrap
 
@@ -13,6 +15,7 @@ __all__ = [
     "offload_activations",
     "plan",
     "project",
+    "region",
     "retry_step",
     "wrap",
 ]

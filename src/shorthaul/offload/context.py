@@ -1,55 +1,49 @@
-"""`sh.offload_activations`: the context in which saved tensors leave memory."""
+"""The context in which saved tensors leave memory; `sh.offload_activations` makes it."""
 
 from __future__ import annotations
 
 import contextlib
-import os
 import sys
+import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
-from types import FrameType, TracebackType
+from collections.abc import Callable, Iterable
+from types import TracebackType
 from typing import Any
 
 import torch
+from torch.utils import _pytree as pytree
+from torch.utils.checkpoint import checkpoint
 
 from shorthaul.errors import InPlaceChangeError
-from shorthaul.offload.compression import Codec, choose_codec
-from shorthaul.offload.endurance import (
-    Endurance,
-    WearLimit,
-    WriteLedger,
-    estimate_bytes_per_day,
-    identify_device,
+from shorthaul.offload import regions
+from shorthaul.offload.endurance import WearLimit, estimate_bytes_per_day
+from shorthaul.offload.identity import (
+    StorageKey,
+    VersionWitness,
+    find_key,
+    find_view,
+    why_not_movable,
 )
-from shorthaul.offload.identity import VersionWitness, find_key, find_view, why_not_movable
-from shorthaul.offload.policy import (
-    OffloadAll,
-    OffloadChosen,
-    OffloadPlanned,
-    OffloadPrefix,
-    Policy,
-    SavedTensor,
-)
-from shorthaul.offload.prefetch import BackwardOrder, ForwardPass
+from shorthaul.offload.packing_rule import AutomaticPacking
+from shorthaul.offload.policy import Policy, SavedTensor
+from shorthaul.offload.prefetch import BackwardOrder, ForwardPass, RegionCall
 from shorthaul.offload.record import Handle, Record
 from shorthaul.offload.report import OffloadReport
+from shorthaul.offload.scope import find_scope
 from shorthaul.offload.simulation import Disk
-from shorthaul.offload.spool import BLOCK_BYTES, SpoolSet
+from shorthaul.offload.spool import BLOCK_BYTES
+from shorthaul.offload.step_state import StepState, gradient_error
 from shorthaul.offload.store import ActivationStore
-from shorthaul.settings import settings
-from shorthaul.storage import BufferPool, StorageEngine, open_engine
-from shorthaul.units import parse_bytes
 
-DEFAULT_MINIMUM_BYTES = 2**20
-# Writes need room for what a layer saves at once; reads only have to run ahead of the use, and at
-# 2 GB/s this is 30 ms of it.
-DEFAULT_IN_FLIGHT_BYTES = 128 * 2**20
-DEFAULT_PREFETCH_BYTES = 64 * 2**20
 _MEASURED_BYTES = 64 * 2**20
-_SMALLEST_MEASURED_BYTES = 2**20
+_SMALLEST_MEASURED_BYTES = 2**17
 
-Directories = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
+
+class _Inside(threading.local):
+    """The region that a thread is running."""
+
+    def __init__(self) -> None:
+        self.call: RegionCall | None = None
 
 
 class ActivationOffload(contextlib.ContextDecorator):
@@ -61,65 +55,30 @@ class ActivationOffload(contextlib.ContextDecorator):
 
     def __init__(
         self,
-        directories: Sequence[Path],
+        store: ActivationStore,
         *,
-        budget_bytes: int | None,
-        policy: str | Callable[[SavedTensor], bool],
         minimum_bytes: int,
-        in_flight_bytes: int,
-        prefetch_bytes: int,
-        has_checksums: bool,
-        raises_when_full: bool,
-        spread: str,
-        allow_memory: bool,
-        codec: Codec | None,
         wear: WearLimit,
-        open_lane: Callable[[], StorageEngine],
+        choose_policy: Callable[[ActivationOffload], Policy],
+        is_packing_automatic: bool = False,
     ) -> None:
-        self.minimum_bytes = minimum_bytes
-        pool_bytes = budget_bytes
-        if pool_bytes is None:
-            pool_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-        self.store = ActivationStore(
-            open_lane(),
-            open_lane(),
-            BufferPool(pool_bytes, why="activation buffers"),
-            SpoolSet(directories, spread=spread, allow_memory=allow_memory),
-            budget_bytes=budget_bytes,
-            in_flight_bytes=in_flight_bytes,
-            prefetch_bytes=prefetch_bytes,
-            has_checksums=has_checksums,
-            raises_when_full=raises_when_full,
-            codec=codec,
-            wear=wear,
-        )
-        self.wear = wear
-        self._started = time.perf_counter()
-        self.policy = self._choose_policy(policy)
-        self._order = BackwardOrder()
+        self.store, self.minimum_bytes, self.wear = store, minimum_bytes, wear
+        self.policy = choose_policy(self)
+        self.packing: AutomaticPacking | None = None
+        if is_packing_automatic:
+            is_limited = wear.endurance.daily_bytes is not None
+            self.packing = AutomaticPacking(self.measure_disk, is_wear_limited=is_limited)
+        self.last_pass: ForwardPass | None = None  # the last one whose backward pass is over
+        self.on_unwrap: list[Callable[[], None]] = []
+        # Without the time spent waiting for the disk: plans are made from what the model itself takes.
+        self._order = BackwardOrder(lambda: time.perf_counter() - store.counts.stall_seconds)
+        self._inside = _Inside()
         self._hooks: list[Any] = []
         self._small_count = 0
         self._was_entered = False
-        self.last_pass: ForwardPass | None = None  # the last one whose backward pass is over
-        self.on_unwrap: Sequence[Any] = ()
-        self._stall_seconds = 0.0
-
-    def _choose_policy(self, policy: str | Callable[[SavedTensor], bool]) -> Policy:
-        if callable(policy):
-            return OffloadChosen(policy)
-        if policy == "all" or (policy == "auto" and self.store.budget_bytes is None):
-            return OffloadAll()
-        if policy == "auto" and self.store.budget_bytes is not None:
-            return OffloadPlanned(
-                budget_bytes=self.store.budget_bytes,
-                in_flight_bytes=self.store.in_flight_bytes,
-                prefetch_bytes=self.store.prefetch_bytes,
-                measure_disk=self.measure_disk,
-                endurance_bytes_per_step=lambda: self.wear.left_bytes,
-            )
-        if policy == "ssdtrain":
-            return OffloadPrefix()
-        raise ValueError(f"policy must be 'auto', 'all', 'ssdtrain' or a callable, got {policy!r}")
+        self._started = time.perf_counter()
+        self._stall_seconds_before = 0.0  # at the end of the last pass
+        self._gradient_error: float | None = None
 
     # The hooks
 
@@ -130,6 +89,7 @@ class ActivationOffload(contextlib.ContextDecorator):
         hooks = torch.autograd.graph.saved_tensors_hooks(self._pack, self._unpack)
         hooks.__enter__()
         self._hooks.append(hooks)
+        regions.enter(self)
         return self
 
     def __exit__(
@@ -138,8 +98,16 @@ class ActivationOffload(contextlib.ContextDecorator):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        regions.leave(self)
         self._hooks.pop().__exit__(kind, error, trace)
-        self.store.settle(is_outside_operators=True)
+        with self.store.lock:
+            self.store.settle(is_outside_operators=True)
+            self._rest_if_over()
+
+    def _rest_if_over(self) -> None:
+        """Give free buffers back to the system when no backward pass is waited for."""
+        if not self._order.waiting:
+            self.store.release_buffers()
 
     def _pack(self, tensor: torch.Tensor) -> object:
         try:
@@ -180,9 +148,10 @@ class ActivationOffload(contextlib.ContextDecorator):
             else:
                 store.counts.deduplicated += 1
                 store.counts.deduplicated_bytes += tensor.nbytes
+                self._order.note_saved_again(record, self._inside.call)
             return Handle(record, find_view(tensor, key), VersionWitness(tensor))
 
-    def _save(self, tensor: torch.Tensor, key: Any) -> Record:
+    def _save(self, tensor: torch.Tensor, key: StorageKey) -> Record:
         scope = find_scope(sys._getframe(2))
         if torch._C._current_graph_task_id() != -1:
             # Saved while a backward pass runs, by recomputation or for a second derivative: needed
@@ -190,28 +159,89 @@ class ActivationOffload(contextlib.ContextDecorator):
             return self.store.keep(tensor, key, scope=scope, position=-1)
         self._order.begin_pass_if_needed()
         position = self._order.current.next_position
+        place = self._order.current.place_of(key.storage, self._inside.call)
         saved = SavedTensor(
-            key.length_bytes, str(tensor.dtype), tuple(tensor.shape), scope, position
+            key.length_bytes, str(tensor.dtype), tuple(tensor.shape), scope, position, place
         )
-        place = self.store.offload if self.policy.should_offload(saved) else self.store.keep
-        record = place(tensor, key, scope=scope, position=position)
-        self._order.note_packed(record)
+        if self.packing is not None and self.packing.wants_sample:
+            self.packing.note_saved(tensor)
+        save = self.store.offload if self.policy.should_offload(saved) else self.store.keep
+        record = save(tensor, key, scope=scope, position=position)
+        self._order.note_packed(record, place)
         return record
 
     def _unpack_large(self, handle: Handle) -> torch.Tensor:
         handle.require_unchanged()
         store = self.store
         with store.lock:
-            started = time.perf_counter()
+            handle.note_use()
             storage, start_bytes = store.restore(handle.record)
-            self._stall_seconds += time.perf_counter() - started
             tensor = handle.view.build(storage, start_bytes)
             store.prefetch(self._order.note_unpacked(handle.record))
             finished, self._order.last_over = self._order.last_over, None
             if finished is not None:
-                self.last_pass = finished
-                self.policy.learn(finished)
+                self._learn(finished)
         return tensor
+
+    def _learn(self, finished: ForwardPass) -> None:
+        """A forward pass and its backward pass are over."""
+        self.last_pass = finished
+        self.policy.learn(finished)
+        if self.packing is not None:
+            stalled_seconds = self.store.counts.stall_seconds - self._stall_seconds_before
+            own_seconds = max(last for _, last in finished.used_at.values()) - finished.packed_at[0]
+            self.store.payloads.codec = self.packing.learn(
+                step_seconds=own_seconds + stalled_seconds, stall_seconds=stalled_seconds
+            )
+        self._stall_seconds_before = self.store.counts.stall_seconds
+        self._rest_if_over()
+
+    # Regions
+
+    def run_region(
+        self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """Call a region's function: as it is, or to be computed again, as the plan has it."""
+        is_backward = torch._C._current_graph_task_id() != -1
+        if is_backward or self._inside.call is not None:
+            return function(*args, **kwargs)
+        leaves, structure = pytree.tree_flatten((args, kwargs))
+        inputs = _storages_of(leaves)
+        counts = self.store.counts
+        with self.store.lock:
+            call = self._order.enter_region(inputs)
+            is_recomputed = call.index in self.policy.recomputed
+        self._inside.call = call
+        try:
+            if not is_recomputed:
+                return function(*args, **kwargs)
+            counts.recomputed_regions += 1
+            return checkpoint(self._counting(function, structure), *leaves, use_reentrant=False)
+        finally:
+            self._inside.call = None
+            with self.store.lock:
+                self._order.leave_region(call)
+
+    def _counting(
+        self, function: Callable[..., Any], structure: pytree.TreeSpec
+    ) -> Callable[..., Any]:
+        """The function with its arguments flat; what it saves in a backward pass is counted."""
+
+        def run(*leaves: Any) -> Any:
+            args, kwargs = pytree.tree_unflatten(leaves, structure)
+            if torch._C._current_graph_task_id() == -1:
+                return function(*args, **kwargs)
+            inputs = _storages_of(leaves)  # counted where they were saved
+
+            def note(tensor: torch.Tensor) -> None:
+                is_own = why_not_movable(tensor) is None and tensor.nbytes >= self.minimum_bytes
+                if is_own and tensor.untyped_storage()._cdata not in inputs:
+                    self.store.note_recomputed(tensor)
+
+            with regions.watch_recomputed(note):
+                return function(*args, **kwargs)
+
+        return run
 
     # What a user may ask
 
@@ -250,6 +280,30 @@ class ActivationOffload(contextlib.ContextDecorator):
             store.spools.give(slots)
         return Disk(length_bytes / (written - started), length_bytes / (read - written))
 
+    def measure_gradient_error(
+        self, step: Callable[[], object], parameters: torch.nn.Module | Iterable[torch.Tensor]
+    ) -> float:
+        """What a lossy codec does to the gradients: `step` run exactly, then as it is.
+
+        The norm of the difference of all gradients over the norm of the exact ones; the report shows
+        it. Gradients and random state are as before afterwards.
+        """
+        before = StepState(parameters)
+        codec, packing = self.store.payloads.codec, self.packing
+        gradients = []
+        try:
+            for used in (None, codec):
+                self.store.payloads.codec, self.packing = used, None
+                with self:
+                    step()
+                gradients.append(before.take_gradients())
+                before.restore()
+        finally:
+            self.store.payloads.codec, self.packing = codec, packing
+            before.restore()
+        self._gradient_error = gradient_error(*gradients)
+        return self._gradient_error
+
     def report(self) -> OffloadReport:
         """What was done so far, and what it took."""
         with self.store.lock:
@@ -257,16 +311,19 @@ class ActivationOffload(contextlib.ContextDecorator):
             written = self.wear.save()
             elapsed = time.perf_counter() - self._started
             per_day = estimate_bytes_per_day(self.store.counts.written_bytes, elapsed)
+            codec = self.store.payloads.codec
             return OffloadReport(
                 counts=self.store.counts,
                 live_bytes=self.store.live_bytes,
                 disk_bytes=self.store.used_slots_bytes,
                 small_count=self._small_count,
                 minimum_bytes=self.minimum_bytes,
-                stall_seconds=self._stall_seconds,
                 refusal=self.store.refusal,
                 policy=self.policy.name,
                 explanation=self.policy.explain(),
+                codec=None if codec is None else codec.name,
+                packing=None if self.packing is None else self.packing.verdict.reason,
+                gradient_error=self._gradient_error,
                 drive=self.wear.ledger.device.name,
                 drive_written_bytes=written.total_bytes,
                 drive_days_left=self.wear.endurance.days_left(
@@ -275,10 +332,10 @@ class ActivationOffload(contextlib.ContextDecorator):
             )
 
     def unwrap(self) -> None:
-        """Take the hooks of `sh.offload.wrap` off the model."""
-        for hook in self.on_unwrap:
-            hook.remove()
-        self.on_unwrap = ()
+        """Take the hooks and marks of `sh.offload.wrap` off the model."""
+        for undo in self.on_unwrap:
+            undo()
+        self.on_unwrap = []
 
     def close(self) -> None:
         """Give disk space, buffers and threads back now instead of when this is forgotten.
@@ -289,66 +346,13 @@ class ActivationOffload(contextlib.ContextDecorator):
         self.wear.save()
 
 
-def offload_activations(
-    directory: Directories | None = None,
-    *,
-    budget: int | str | None = None,
-    policy: str | Callable[[SavedTensor], bool] = "auto",
-    minimum_bytes: int | str = DEFAULT_MINIMUM_BYTES,
-    in_flight: int | str | None = None,
-    prefetch: int | str | None = None,
-    compress: str | None = None,
-    checksum: bool = True,
-    on_full: str = "keep",
-    endurance: Mapping[str, Any] | Endurance | None = None,
-    spread: str = "turns",
-    allow_memory: bool = False,
-    engine: str | Callable[[], StorageEngine] | None = None,
-) -> ActivationOffload:
-    """Move what autograd saves to disk during forward, and back in time for backward.
-
-    >>> import torch, shorthaul as sh
-    >>> layers = torch.nn.Sequential(*(torch.nn.Linear(512, 512) for _ in range(4)))
-    >>> with sh.offload_activations(minimum_bytes="64KiB") as offload:
-    ...     layers(torch.randn(256, 512)).square().mean().backward()
-    >>> offload.report().counts.offloaded
-    5
-
-    Gradients are bit-equal to those without it. `directory` is a directory on a disk, or several;
-    by default the scratch setting. `budget` bounds the activation bytes in memory. `minimum_bytes`
-    is the size below which tensors stay. `in_flight` and `prefetch` bound what is being written and
-    what is read ahead. `compress` names a codec: "mask", "lz4" and "zstd" are exact, "int8" and "fp8"
-    are not. `checksum` verifies what comes back. `endurance` describes the drive and limits its
-    wear: `{"tbw": "600TB", "daily": "2TB"}`. `on_full` says what a full disk means: "keep" in memory, or "raise".
-    `spread` uses several directories in "turns" or "stripes". `allow_memory` permits a directory
-    that is itself memory. `engine` names a storage engine, or makes one.
-    """
-    if on_full not in ("keep", "raise"):
-        raise ValueError(f"on_full must be 'keep' or 'raise', got {on_full!r}")
-    if directory is None:
-        directory = settings.scratch_directory
-    given = [directory] if isinstance(directory, str | os.PathLike) else list(directory)
-    budget_bytes = None if budget is None else parse_bytes(budget)
-    in_flight_bytes = parse_bytes(DEFAULT_IN_FLIGHT_BYTES if in_flight is None else in_flight)
-    prefetch_bytes = parse_bytes(DEFAULT_PREFETCH_BYTES if prefetch is None else prefetch)
-    if budget_bytes is not None:
-        in_flight_bytes = min(in_flight_bytes, budget_bytes // 4)
-        prefetch_bytes = min(prefetch_bytes, budget_bytes // 4)
-    return ActivationOffload(
-        [Path(each) for each in given],
-        budget_bytes=budget_bytes,
-        policy=policy,
-        minimum_bytes=parse_bytes(minimum_bytes),
-        in_flight_bytes=in_flight_bytes,
-        prefetch_bytes=prefetch_bytes,
-        has_checksums=checksum,
-        raises_when_full=on_full == "raise",
-        spread=spread,
-        allow_memory=allow_memory,
-        codec=None if compress is None else choose_codec(compress),
-        wear=WearLimit(Endurance.parse(endurance), WriteLedger(identify_device(given[0]))),
-        open_lane=engine if callable(engine) else lambda: open_engine(engine),
-    )
+def _storages_of(leaves: Iterable[Any]) -> set[int]:
+    """The addresses of the storages that arguments lie in."""
+    return {
+        each.untyped_storage()._cdata
+        for each in leaves
+        if isinstance(each, torch.Tensor) and each.layout is torch.strided
+    }
 
 
 def _as_it_is(tensor: torch.Tensor) -> object:
@@ -361,23 +365,3 @@ def _as_it_is(tensor: torch.Tensor) -> object:
     if not tensor.is_leaf:
         tensor = tensor.detach()
     return (tensor, version) if version else tensor
-
-
-def find_scope(frame: FrameType | None) -> str:
-    """The classes whose `forward` is running, outermost first, such as `GPT.Block.Linear`."""
-    names: list[str] = []
-    while frame is not None:
-        if frame.f_code.co_name == "forward":
-            names.append(_class_of(frame))
-        frame = frame.f_back
-    known = [name for name in reversed(names) if name.isidentifier()]
-    return ".".join(known) or "code outside any module"
-
-
-def _class_of(frame: FrameType) -> str:
-    """The class that the running method was written in."""
-    if sys.version_info >= (3, 11):
-        # Not by `f_locals`: before Python 3.13 that leaves a copy of all local variables with the
-        # frame, which keeps activations alive that `forward` has deleted.
-        return ".".join(frame.f_code.co_qualname.split(".")[-2:-1])
-    return type(frame.f_locals["self"]).__name__ if "self" in frame.f_locals else ""

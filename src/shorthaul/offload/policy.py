@@ -9,12 +9,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from shorthaul.offload.planner import Measured, Plan, explain_drift, plan_step
-from shorthaul.offload.prefetch import ForwardPass
+from shorthaul.offload.prefetch import ForwardPass, Place
 from shorthaul.offload.simulation import Decision, Disk, Unit
 from shorthaul.offload.spool import round_to_blocks
 from shorthaul.offload.ssdtrain import Scope, choose_ssdtrain, estimate_ssdtrain_bandwidth
@@ -30,12 +31,14 @@ class SavedTensor:
     shape: tuple[int, ...]
     scope: str  # the modules around it, such as `GPT.Block.Linear`
     position: int  # how many were saved before it in this forward pass
+    place: Place = field(default_factory=Place)  # the same by regions
 
 
 class Policy(Protocol):
     """Decides for each storage as it is saved, and learns from forward passes that are over."""
 
     name: str
+    recomputed: frozenset[int]  # regions, counted from the start of a pass, to be computed again
 
     def prepare(self) -> None:
         """Called once, before the first tensor is saved."""
@@ -54,6 +57,7 @@ class OffloadAll:
     """Everything that is large enough leaves memory."""
 
     name = "all"
+    recomputed: frozenset[int] = frozenset()
 
     def prepare(self) -> None:
         """Nothing to prepare."""
@@ -74,6 +78,7 @@ class OffloadChosen:
     """What the user's function returns true for leaves memory."""
 
     name = "callable"
+    recomputed: frozenset[int] = frozenset()
 
     def __init__(self, choose: Callable[[SavedTensor], bool]) -> None:
         self._choose = choose
@@ -120,19 +125,19 @@ class OffloadPlanned:
         self._endurance_bytes_per_step = endurance_bytes_per_step
         self._disk: Disk | None = None
         self._measured: Measured | None = None
+        self.recomputed: frozenset[int] = frozenset()
+        self._planned: dict[Place, tuple[int, Decision]] = {}
 
     def prepare(self) -> None:
         """Measure the disk while nothing is in memory yet."""
         self._disk = self._measure_disk()
 
     def should_offload(self, saved: SavedTensor) -> bool:
-        """As planned for a storage of this size at this position."""
-        plan = self.plan
-        if plan is None or saved.position >= len(plan.units):
+        """As planned for a storage of this size at this place."""
+        planned = self._planned.get(saved.place)
+        if planned is None or planned[0] != held_bytes(saved.size_bytes):
             return True
-        if plan.units[saved.position].size_bytes != held_bytes(saved.size_bytes):
-            return True
-        return plan.decisions[saved.position] is not Decision.KEEP
+        return planned[1] is not Decision.KEEP
 
     def learn(self, finished: ForwardPass) -> None:
         """Plan when there is no plan yet, or when sizes, times or the disk have drifted."""
@@ -140,12 +145,7 @@ class OffloadPlanned:
         self._disk = self._disk or self._measure_disk()
         if not units or self._disk is None:
             return
-        latest = Measured(
-            self._disk.write_bytes_per_second,
-            self._disk.read_bytes_per_second,
-            max(unit.last_use_at_seconds for unit in units),
-            sum(unit.size_bytes for unit in units),
-        )
+        latest = self._measure_pass(units, finished, self._disk)
         self._measured = latest if self._measured is None else self._measured.smoothed(latest)
         if self.plan is not None:
             self.drift = explain_drift(self.plan, self._measured)
@@ -153,14 +153,53 @@ class OffloadPlanned:
                 return
             self._disk = self._measure_disk() or self._disk
             self._measured = latest
-        self.plans_made += 1
-        self.plan = plan_step(
+            if self.recomputed:
+                # This pass does not show what the recomputed regions save; the next one will.
+                self.plan, self._measured = None, None
+                self._planned, self.recomputed = {}, frozenset()
+                return
+        self._follow(self._make_plan(units, self._disk), finished)
+
+    def _measure_pass(self, units: list[Unit], finished: ForwardPass, disk: Disk) -> Measured:
+        """What a pass showed, with what it recomputed put as the plan has it."""
+        seconds = max(unit.last_use_at_seconds for unit in units)
+        saved_bytes = sum(unit.size_bytes for unit in units)
+        if self.plan is not None and self.recomputed:
+            seconds -= self.plan.simulation.recompute_seconds
+            again_bytes = sum(
+                size for size, decision in self._planned.values() if decision is Decision.RECOMPUTE
+            )
+            saved_bytes = again_bytes + sum(
+                unit.size_bytes
+                for unit, place in zip(units, finished.places, strict=True)
+                if place in self._planned
+            )
+        return Measured(
+            disk.write_bytes_per_second,
+            disk.read_bytes_per_second,
+            max(seconds, 1e-9),
+            saved_bytes,
+        )
+
+    def _make_plan(self, units: list[Unit], disk: Disk) -> Plan:
+        return plan_step(
             units,
             budget_bytes=self._budget_bytes,
-            disk=self._disk,
+            disk=disk,
             in_flight_bytes=self._in_flight_bytes,
             prefetch_bytes=self._prefetch_bytes,
             endurance_bytes_per_step=self._endurance_bytes_per_step(),
+        )
+
+    def _follow(self, plan: Plan, finished: ForwardPass) -> None:
+        self.plans_made += 1
+        self.plan = plan
+        pairs = list(zip(finished.places, plan.units, plan.decisions, strict=True))
+        self._planned = {place: (unit.size_bytes, what) for place, unit, what in pairs}
+        self.recomputed = frozenset(
+            place.region
+            for place, _, what in pairs
+            if what is Decision.RECOMPUTE and place.region is not None
         )
 
     def explain(self) -> str:
@@ -184,6 +223,7 @@ class OffloadPrefix:
     """
 
     name = "ssdtrain"
+    recomputed: frozenset[int] = frozenset()
     PROFILED_PASS = 2
 
     def __init__(self) -> None:
@@ -229,17 +269,31 @@ def held_bytes(size_bytes: int) -> int:
 def units_of(finished: ForwardPass) -> list[Unit]:
     """The storages of a pass with the times at which they were saved and used.
 
-    One that was never used counts as used at the end: it was held until then.
+    One that was never used counts as used at the end: it was held until then. What a region saved
+    for itself can be recomputed, and takes a share of the region's time by its size.
     """
     if not finished.packed_at:
         return []
     started = finished.packed_at[0]
     end = max([last for _, last in finished.used_at.values()], default=finished.packed_at[-1])
+    own_bytes: Counter[int] = Counter()
+    own: list[int | None] = []  # the region that makes it, if running that again would
+    for position, place in enumerate(finished.places):
+        is_own = not place.is_input and position not in finished.shared
+        is_timed = place.region in finished.region_seconds
+        own.append(place.region if is_own and is_timed else None)
+        if own[-1] is not None:
+            own_bytes[own[-1]] += finished.sizes[position]
     units = []
     for position, (size, name, packed) in enumerate(
         zip(finished.sizes, finished.names, finished.packed_at, strict=True)
     ):
         first, last = finished.used_at.get(position, (end, end))
+        place, region = finished.places[position], own[position]
+        is_named = region is not None or (place.is_input and own_bytes[place.region or 0] > 0)
+        seconds = None
+        if region is not None:
+            seconds = finished.region_seconds[region] * size / max(1, own_bytes[region])
         units.append(
             Unit(
                 name,
@@ -248,6 +302,8 @@ def units_of(finished: ForwardPass) -> list[Unit]:
                 packed - started,
                 max(packed, first) - started,
                 max(packed, last) - started,
+                f"region {place.region}" if is_named else None,
+                seconds,
             )
         )
     return units

@@ -11,23 +11,47 @@ from __future__ import annotations
 import collections
 import time
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from typing import NamedTuple
 
 from shorthaul.offload.record import Record, State
 
 REMEMBERED_PASSES = 64
 
+Clock = Callable[[], float]
+
+
+class Place(NamedTuple):
+    """Where in a forward pass a record was packed; the same in a pass that recomputes regions."""
+
+    region: int | None = None  # the region it is in, counted from the start of the pass
+    regions_before: int = 0
+    is_input: bool = False  # of the region: it was there before
+    number: int = 0  # among those of the same region, or between the same two
+
+
+class RegionCall:
+    """One call of a region, under way."""
+
+    def __init__(self, index: int, inputs: Collection[int], started_at: float) -> None:
+        self.index, self.inputs, self.started_at = index, inputs, started_at
+
 
 class ForwardPass:
     """The records packed with no unpacking in between, and how far their backward pass is."""
 
-    def __init__(self, tag: object = None) -> None:
-        self.tag = tag
+    def __init__(self, tag: object = None, now: Clock = time.perf_counter) -> None:
+        self.tag, self._now = tag, now
         self.sizes: list[int] = []
         self.names: list[str] = []
-        self.packed_at: list[float] = []  # seconds of the monotonic clock
+        self.packed_at: list[float] = []  # seconds of the clock, which may leave out waiting
         self.used_at: dict[int, tuple[float, float]] = {}  # first and last use, by position
         self.used: list[int] = []  # positions, in the order of their first use
+        self.places: list[Place] = []
+        self.shared: set[int] = set()  # positions saved again outside of the region they are in
+        self.regions_entered = 0
+        self.region_seconds: dict[int, float] = {}  # what one more run of it would take
+        self._counted: collections.Counter[Place] = collections.Counter()
         self._records: list[weakref.ref[Record]] = []
         self._seen: set[int] = set()
         self._order: list[int] | None = None
@@ -39,16 +63,27 @@ class ForwardPass:
         """The position of the record that is packed next."""
         return len(self.sizes)
 
-    def add(self, record: Record) -> None:
+    def place_of(self, storage: int, call: RegionCall | None) -> Place:
+        """Where a storage that is packed next lies."""
+        if call is None:
+            group = Place(None, self.regions_entered)
+        else:
+            group = Place(call.index, call.index, storage in call.inputs)
+        return group._replace(number=self._counted[group])
+
+    def add(self, record: Record, place: Place | None = None) -> None:
         """A record was packed."""
+        place = place or self.place_of(record.key.storage, None)
+        self._counted[place._replace(number=0)] += 1
+        self.places.append(place)
         self.sizes.append(record.size_bytes)
         self.names.append(f"{record.position}: {record.scope}")
-        self.packed_at.append(time.perf_counter())
+        self.packed_at.append(self._now())
         self._records.append(weakref.ref(record))
 
     def note_use(self, position: int) -> None:
         """A record was unpacked."""
-        now = time.perf_counter()
+        now = self._now()
         first, _ = self.used_at.setdefault(position, (now, now))
         self.used_at[position] = (first, now)
         if position not in self._seen:
@@ -93,8 +128,9 @@ class ForwardPass:
 class BackwardOrder:
     """Forward passes under way, and the orders learned from those that are over."""
 
-    def __init__(self) -> None:
-        self.current = ForwardPass()
+    def __init__(self, now: Clock = time.perf_counter) -> None:
+        self._now = now
+        self.current = ForwardPass(now=now)
         self.waiting: collections.OrderedDict[int, ForwardPass] = collections.OrderedDict()
         self.hinted: ForwardPass | None = None
         self.last_over: ForwardPass | None = None
@@ -105,18 +141,37 @@ class BackwardOrder:
         self._is_in_backward = False
         self._tag: object = None
 
-    def note_packed(self, record: Record) -> None:
+    def note_packed(self, record: Record, place: Place | None = None) -> None:
         """A record was packed; after an unpacking, that begins another forward pass."""
         self.begin_pass_if_needed()
-        self.current.add(record)
+        self.current.add(record, place)
         self._pass_of[record] = self.current
         self.waiting[id(self.current)] = self.current
+
+    def note_saved_again(self, record: Record, call: RegionCall | None) -> None:
+        """A record was saved by another tensor, in `call` or between regions."""
+        own = self._pass_of.get(record)
+        if own is not None:
+            region = own.places[record.position].region
+            if region is not None and (call is None or call.index != region):
+                own.shared.add(record.position)
+
+    def enter_region(self, inputs: Collection[int]) -> RegionCall:
+        """A region begins, whose inputs lie in these storages."""
+        self.begin_pass_if_needed()
+        index = self.current.regions_entered
+        self.current.regions_entered += 1
+        return RegionCall(index, inputs, self._now())
+
+    def leave_region(self, call: RegionCall) -> None:
+        """A region ended."""
+        self.current.region_seconds[call.index] = max(0.0, self._now() - call.started_at)
 
     def begin_pass_if_needed(self) -> None:
         """Start another forward pass if the last event was an unpacking."""
         if self._is_in_backward:
             self._is_in_backward = False
-            self.current = ForwardPass(self._tag)
+            self.current = ForwardPass(self._tag, self._now)
             for each in [each for each in self.waiting.values() if each.is_over]:
                 self._learn(each)
 
@@ -124,7 +179,7 @@ class BackwardOrder:
         """Records packed from now on belong to the micro-batch `tag`."""
         self._tag = tag
         if self.current.sizes:
-            self.current = ForwardPass(tag)
+            self.current = ForwardPass(tag, self._now)
         else:
             self.current.tag = tag
 
@@ -144,7 +199,7 @@ class BackwardOrder:
             return iter(())
         self._prepare(own)
         own.note_use(record.position)
-        if own.is_over:
+        if id(own) in self.waiting and own.is_over:  # once, though some are used again
             self._learn(own)
         return self._following(own, record.position)
 

@@ -71,6 +71,9 @@ class Record:
     checksum: int = 0  # of the payload
     content_sum: int = 0  # of the range as it was saved
     restored: StorageReference | None = None  # the storage handed out last, if it still lives
+    held: torch.UntypedStorage | None = None  # the same, kept alive for handles yet to be used
+    waiting_handles: int = 0  # that have not been used
+    packed_bytes: int = 0  # of the payload, where it stays in memory packed
     load: Load | None = None  # a prefetch that nobody has asked for yet
     on_forgotten: Callable[[Record], None] | None = field(default=None, repr=False)
 
@@ -93,10 +96,18 @@ class Record:
 class Handle:
     """What autograd keeps in place of a saved tensor."""
 
-    __slots__ = ("__weakref__", "record", "view", "witness")
+    __slots__ = ("__weakref__", "is_used", "record", "view", "witness")
 
     def __init__(self, record: Record, view: View, witness: VersionWitness) -> None:
         self.record, self.view, self.witness = record, view, witness
+        self.is_used = False
+        record.waiting_handles += 1
+
+    def note_use(self) -> None:
+        """Autograd asks for it; only the first time counts."""
+        if not self.is_used:
+            self.is_used = True
+            self.record.waiting_handles -= 1
 
     def require_unchanged(self) -> None:
         """Raise autograd's error for a tensor that was changed in place after it was saved."""

@@ -8,7 +8,7 @@ from typing import Any
 
 from rich.table import Table
 
-from shorthaul.offload.store import Counts
+from shorthaul.offload.counts import Counts
 from shorthaul.units import format_bytes, format_seconds
 
 
@@ -21,10 +21,12 @@ class OffloadReport:
     disk_bytes: int
     small_count: int
     minimum_bytes: int
-    stall_seconds: float
     refusal: str | None
     policy: str
     explanation: str
+    codec: str | None  # that is used now
+    packing: str | None  # why `compress="auto"` uses it, or does not
+    gradient_error: float | None  # relative, by a lossy codec; None where it was not measured
     drive: str
     drive_written_bytes: int  # in all runs
     drive_days_left: float | None  # at the present rate; None where the rating is not known
@@ -43,6 +45,7 @@ class OffloadReport:
         rows: list[tuple[str, int | None, str]] = [
             ("peak in memory if all were kept", None, format_bytes(counts.peak_saved_bytes)),
             ("peak in memory", None, format_bytes(counts.peak_live_bytes)),
+            ("peak with free buffers", None, format_bytes(counts.peak_mapped_bytes)),
             ("in memory now", None, format_bytes(self.live_bytes)),
             ("on disk now", None, format_bytes(self.disk_bytes)),
             ("offloaded", counts.offloaded, format_bytes(counts.offloaded_bytes)),
@@ -59,14 +62,13 @@ class OffloadReport:
             ("read", None, format_bytes(counts.read_bytes)),
             ("prefetched", counts.prefetched, ""),
             ("read on demand", counts.demand_reads, ""),
-            ("waited for", None, format_seconds(self.stall_seconds)),
+            ("waited for", None, format_seconds(counts.stall_seconds)),
             (f"below {format_bytes(self.minimum_bytes)}, left alone", self.small_count, ""),
         ]
         rows += [(f"left alone: {why}", times, "") for why, times in counts.left_alone.items()]
-        if counts.compressed:
-            rows.append(
-                ("saved by compression", counts.compressed, format_bytes(counts.compressed_bytes))
-            )
+        rows += self._packing_rows()
+        if counts.recomputed_regions:
+            rows.append(("regions computed again", counts.recomputed_regions, ""))
         rows.append(
             (f"written to {self.drive}, ever", None, format_bytes(self.drive_written_bytes))
         )
@@ -81,3 +83,20 @@ class OffloadReport:
         for what, tensors, amount in rows:
             table.add_row(what, "" if tensors is None else f"{tensors:,}", amount)
         return table
+
+    def _packing_rows(self) -> list[tuple[str, int | None, str]]:
+        counts = self.counts
+        rows: list[tuple[str, int | None, str]] = []
+        if self.packing is not None:
+            rows.append((f"packing: {self.packing}", None, self.codec or "off"))
+        if counts.compressed:
+            saved = format_bytes(counts.compressed_bytes)
+            rows.append(("saved by compression", counts.compressed, saved))
+        if counts.packed:
+            rows.append(("packed in memory", counts.packed, format_bytes(counts.packed_bytes)))
+        if counts.worst_activation_error:
+            error = f"{counts.worst_activation_error:.2%}"
+            rows.append(("worst error of a packed tensor, sampled", None, error))
+        if self.gradient_error is not None:
+            rows.append(("error of the gradients, measured", None, f"{self.gradient_error:.2%}"))
+        return rows

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
@@ -9,21 +10,29 @@ from typing import Any, TypeVar
 import torch
 
 from shorthaul.errors import ActivationLostError, PlanError
-from shorthaul.offload.context import ActivationOffload, offload_activations
+from shorthaul.offload.context import ActivationOffload
+from shorthaul.offload.opening import offload_activations
 from shorthaul.offload.planner import Plan, plan_step
 from shorthaul.offload.policy import SavedTensor, units_of
+from shorthaul.offload.regions import Regions, mark_regions, unmark
+from shorthaul.offload.step_state import StepState
 from shorthaul.units import parse_bytes
 
 Result = TypeVar("Result")
 
 
 def wrap(
-    model: torch.nn.Module, directory: str | os.PathLike[str] | None = None, **knobs: Any
+    model: torch.nn.Module,
+    directory: str | os.PathLike[str] | None = None,
+    *,
+    regions: Regions = (),
+    **knobs: Any,
 ) -> ActivationOffload:
     """Offload what every call of `model` saves, with nothing to change in the training loop.
 
     Takes the knobs of `sh.offload_activations` and returns what it returns, for its report. Calling
-    `unwrap()` on that takes the hooks off again.
+    `unwrap()` on that takes the hooks off again. `regions`, modules of the model or their class, may
+    be computed again instead where the plan finds that faster.
 
     >>> import torch, shorthaul as sh
     >>> model = torch.nn.Sequential(torch.nn.Linear(512, 512), torch.nn.GELU())
@@ -33,13 +42,16 @@ def wrap(
     2
     """
     offload = offload_activations(directory, **knobs)
-    offload.on_unwrap = [
+    hooks = [
         model.register_forward_pre_hook(lambda *_: offload.__enter__() and None, prepend=True),
         # Also after an exception in forward, which would otherwise leave the hooks switched on.
         model.register_forward_hook(
             lambda *_: offload.__exit__(None, None, None), always_call=True
         ),
     ]
+    marked = mark_regions(model, regions)
+    offload.on_unwrap += [each.remove for each in hooks]
+    offload.on_unwrap += [functools.partial(unmark, each) for each in marked]
     return offload
 
 
@@ -50,23 +62,27 @@ def plan(
     budget: int | str,
     directory: str | os.PathLike[str] | None = None,
     loss: Callable[[Any], torch.Tensor] | None = None,
+    regions: Regions = (),
     **knobs: Any,
 ) -> Plan:
     """What `sh.offload_activations` would do with `model`: one profiled step, before training.
 
     `batch` is a tensor, a tuple of positional or a mapping of named arguments. `loss` makes a scalar
-    of the output; without it, the output's own `loss`, else the sum of its tensors. Gradients and
-    random state are as before afterwards.
+    of the output; without it, the output's own `loss`, else the sum of its tensors. `regions`, modules
+    of the model or their class, may be computed again. Gradients and random state are as before
+    afterwards.
     """
     budget_bytes = parse_bytes(budget)
     offload = offload_activations(directory, policy=_keep, **knobs)
     disk = offload.measure_disk()
-    before = _GradientsAndRandomness(model.parameters())
+    before, marked = StepState(model), mark_regions(model, regions)
     try:
         with offload:
             _scalar(_call(model, batch), loss).backward()  # type: ignore[no-untyped-call]
     finally:
         before.restore()
+        for each in marked:
+            unmark(each)
     finished = offload.last_pass
     if finished is None or disk is None:
         raise PlanError(
@@ -95,9 +111,7 @@ def retry_step(
     Parameters are unchanged until the optimiser steps, so a step that failed half-way can be run
     from its beginning once the gradients of `parameters` and the random state are what they were.
     """
-    before = _GradientsAndRandomness(
-        parameters.parameters() if isinstance(parameters, torch.nn.Module) else parameters
-    )
+    before = StepState(parameters)
     attempt = 0
     while True:
         try:
@@ -107,25 +121,6 @@ def retry_step(
             attempt += 1
             if attempt > attempts:
                 raise
-
-
-class _GradientsAndRandomness:
-    """What a step changes besides its result."""
-
-    def __init__(self, parameters: Iterable[torch.Tensor]) -> None:
-        self._gradients: list[tuple[torch.Tensor, torch.Tensor | None]] = [
-            (each, None if each.grad is None else each.grad.clone()) for each in parameters
-        ]
-        self._cpu = torch.get_rng_state()
-        self._cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
-
-    def restore(self) -> None:
-        """Put it all back."""
-        for parameter, gradient in self._gradients:
-            parameter.grad = gradient if gradient is None else gradient.clone()
-        torch.set_rng_state(self._cpu)
-        if self._cuda:
-            torch.cuda.set_rng_state_all(self._cuda)
 
 
 def _keep(_: SavedTensor) -> bool:

@@ -223,6 +223,13 @@ class BufferPool:
         weakref.finalize(lease, self._give_back, region).atexit = False
         return Buffer(lease, length_bytes)
 
+    def trim(self, mapped_bytes: int) -> None:
+        """Unmap what is free, the longest unused first, until `mapped_bytes` are mapped at most."""
+        with self._turn:
+            self._collect()
+            while self._free and self.mapped_bytes > mapped_bytes:
+                self._unmap_one()
+
     def close(self) -> None:
         """Unmap what is free now, and everything else as it comes back.
 

@@ -1,0 +1,268 @@
+"""The two ways to the disk: records being written, and records being read back.
+
+Each has a storage engine of its own, so that a read never waits behind a queue of writes. Nothing
+here knows of budgets: the store asks a lane to finish or to give up something when it needs room.
+"""
+
+from __future__ import annotations
+
+import collections
+import errno
+import logging
+import time
+import weakref
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from shorthaul.errors import ActivationLostError, CancelledError, SpoolFullError, StorageError
+from shorthaul.offload.counts import Counts
+from shorthaul.offload.endurance import WearLimit
+from shorthaul.offload.record import Load, Record, State
+from shorthaul.offload.spool import Slot, SpoolSet
+from shorthaul.storage.buffer_pool import Buffer
+from shorthaul.storage.engine import Priority, StorageEngine, Ticket
+
+_log = logging.getLogger("shorthaul")
+
+WHY = "activations"
+# After this many failed writes the disk is not asked again: the next one would fail too.
+TOLERATED_FAILURES = 3
+
+Slots = tuple[Slot, ...]
+Tickets = tuple[Ticket, ...]
+
+
+def submit(
+    engine: StorageEngine,
+    buffer: Buffer,
+    slots: Sequence[Slot],
+    *,
+    is_write: bool,
+    priority: Priority = Priority.WRITE,
+) -> Tickets:
+    """Write a buffer to slots, or read it back: one ticket for each slot."""
+    move = engine.write if is_write else engine.read
+    tickets: list[Ticket] = []
+    position = 0
+    for slot in slots:
+        piece = buffer.memory[position : position + slot.length_bytes]
+        tickets.append(move(slot.file, slot.offset_bytes, piece, priority=priority, why=WHY))
+        position += slot.length_bytes
+    return tuple(tickets)
+
+
+def wait_for(tickets: Tickets, counts: Counts) -> None:
+    """Wait for all of them, and count the time as stalled; raises what went wrong."""
+    if all(each.done for each in tickets):
+        for each in tickets:
+            each.wait()
+        return
+    started = time.perf_counter()
+    try:
+        for each in tickets:
+            each.wait()
+    finally:
+        counts.stall_seconds += time.perf_counter() - started
+
+
+def end_quietly(engine: StorageEngine, tickets: Tickets) -> None:
+    """Return when none of the tickets touches its memory any more, whatever became of them."""
+    for ticket in tickets:
+        if not engine.cancel(ticket):
+            try:
+                ticket.wait()
+            except (StorageError, CancelledError):
+                continue  # nobody wants these bytes any more
+
+
+@dataclass(eq=False)
+class _Store:
+    """A write under way. It does not keep its record alive."""
+
+    record: weakref.ref[Record]
+    tickets: Tickets
+    slots: Slots
+    size_bytes: int
+
+
+class WriteLane:
+    """Records on their way to the disk, the oldest first, and what the disk said to them."""
+
+    def __init__(
+        self,
+        engine: StorageEngine,
+        spools: SpoolSet,
+        counts: Counts,
+        *,
+        raises_when_full: bool,
+        wear: WearLimit | None,
+    ) -> None:
+        self.engine, self.spools = engine, spools
+        self.in_flight_bytes = 0
+        self.refusal: str | None = None  # why the disk takes no more, once it does not
+        self.quarantined_bytes = 0  # in slots that failed and are not used again
+        self._counts, self._wear = counts, wear
+        self._raises_when_full = raises_when_full
+        self._stores: collections.deque[_Store] = collections.deque()
+        self._failures = 0
+
+    def __len__(self) -> int:
+        return len(self._stores)
+
+    def take_slots(self, length_bytes: int) -> Slots | None:
+        """Room on disk; `None` where today's writes are used up or the disk takes no more."""
+        if self._wear is not None and not self._wear.allows(length_bytes):
+            self._counts.left_alone["today's writes are used up"] += 1
+            return None
+        if self.refusal is None:
+            try:
+                return self.spools.take(length_bytes)
+            except (SpoolFullError, StorageError) as error:
+                if self._raises_when_full:
+                    raise
+                self._refuse(str(error).splitlines()[0])
+        self._counts.refused_stores += 1
+        return None
+
+    def start(self, record: Record, buffer: Buffer, slots: Slots) -> None:
+        """Begin to write a record's buffer."""
+        record.slots = slots
+        record.stores = submit(self.engine, buffer, slots, is_write=True)
+        self._stores.append(_Store(weakref.ref(record), record.stores, slots, record.payload_bytes))
+        self.in_flight_bytes += record.payload_bytes
+
+    def withdraw(self, record: Record) -> bool:
+        """Call off a store that has not begun; false when it is too late for that."""
+        if len(record.stores) != 1 or not self.engine.cancel(record.stores[0]):
+            return False
+        store = next(each for each in self._stores if each.tickets is record.stores)
+        self._stores.remove(store)
+        self.in_flight_bytes -= store.size_bytes
+        self.spools.give(store.slots)
+        self._counts.cancelled_stores += 1
+        record.slots, record.stores = (), ()
+        record.move_to(State.KEPT)
+        return True
+
+    def finish_done(self) -> None:
+        """Take note of the stores that are done, as far as they are in order."""
+        while self._stores and all(each.done for each in self._stores[0].tickets):
+            self.finish_oldest()
+
+    def finish_oldest(self) -> None:
+        """Wait for the store that was begun first; its memory is given up if it succeeded."""
+        store = self._stores.popleft()
+        self.in_flight_bytes -= store.size_bytes
+        record = store.record()
+        try:
+            wait_for(store.tickets, self._counts)
+        except CancelledError:  # the record is gone; a piece of it may still be on its way
+            end_quietly(self.engine, store.tickets)
+            self.spools.give(store.slots)
+            return
+        except StorageError as error:
+            self._note_failure(store, record, error)
+            return
+        written_bytes = sum(slot.length_bytes for slot in store.slots)
+        self._counts.written_bytes += written_bytes
+        if self._wear is not None:
+            self._wear.note_written(written_bytes)
+        if record is None:
+            self.spools.give(store.slots)
+            return
+        record.move_to(State.STORED)
+        record.buffer, record.stores = None, ()
+
+    def _note_failure(self, store: _Store, record: Record | None, error: StorageError) -> None:
+        """A write failed: its bytes are still in memory, and stay there.
+
+        The slot may be used again only if the disk was full. After any other error it may be bad.
+        """
+        end_quietly(self.engine, store.tickets)
+        is_full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+        if is_full:
+            self.spools.give(store.slots)
+        else:
+            self.quarantined_bytes += sum(slot.length_bytes for slot in store.slots)
+        self._failures += 1
+        self._counts.refused_stores += 1
+        if record is not None:
+            record.slots, record.stores = (), ()
+            record.move_to(State.KEPT)
+        if self._raises_when_full:
+            raise error
+        error.__traceback__ = None  # its frames hold the record, and through it the memory
+        if self.refusal is None and (is_full or self._failures >= TOLERATED_FAILURES):
+            self._refuse(str(error).splitlines()[0])
+
+    def _refuse(self, reason: str) -> None:
+        self.refusal = reason
+        _log.warning("offload: activations stay in memory from now on: %s", reason)
+
+
+class ReadLane:
+    """Records on their way back that nobody has asked for yet, and slots that are still read."""
+
+    def __init__(self, engine: StorageEngine, spools: SpoolSet, counts: Counts) -> None:
+        self.engine = engine
+        self.loading: weakref.WeakSet[Record] = weakref.WeakSet()
+        self._spools, self._counts = spools, counts
+        self._draining: list[tuple[Tickets, Slots]] = []
+
+    def start(self, record: Record, buffer: Buffer, priority: Priority) -> None:
+        """Begin to read a record into a buffer."""
+        tickets = submit(self.engine, buffer, record.slots, is_write=False, priority=priority)
+        record.load = Load(buffer, tickets)
+        self.loading.add(record)
+
+    def finish(self, record: Record) -> Buffer:
+        """The buffer with the record's payload, once all of it is there."""
+        load = record.load
+        assert load is not None, "only a record that is loading can be finished"
+        record.load = None
+        self.loading.discard(record)
+        try:
+            wait_for(load.tickets, self._counts)
+        except StorageError as error:
+            raise lost(record, str(error)) from error
+        self._counts.read_bytes += load.buffer.length_bytes
+        return load.buffer
+
+    def give_up(self, wanted: Record | None) -> bool:
+        """Drop the read that would be used last; false when there is none."""
+        candidates = [each for each in self.loading if each is not wanted]
+        if not candidates:
+            return False
+        # What was packed first is needed last, or nearly: a wrong guess costs one read.
+        record = min(candidates, key=lambda each: each.position)
+        load, record.load = record.load, None
+        self.loading.discard(record)
+        assert load is not None, "a record that is loading has a load"
+        end_quietly(self.engine, load.tickets)
+        load.buffer.release()
+        return True
+
+    def drain(self, loads: Tickets, slots: Slots) -> None:
+        """Give slots back once the reads of a record that nobody needs are over."""
+        for ticket in loads:
+            self.engine.cancel(ticket)
+        self._draining.append((loads, slots))
+
+    def finish_drained(self) -> None:
+        """Give back the slots that nothing reads any more."""
+        if self._draining:
+            still: list[tuple[Tickets, Slots]] = []
+            for tickets, slots in self._draining:
+                if all(each.done for each in tickets):
+                    self._spools.give(slots)
+                else:
+                    still.append((tickets, slots))
+            self._draining = still
+
+
+def lost(record: Record, reason: str) -> ActivationLostError:
+    """The error for a record that did not come back as it went."""
+    slot = record.slots[0]
+    return ActivationLostError(
+        record.label, record.scope, str(slot.file.path), slot.offset_bytes, reason.rstrip(".")
+    )

@@ -1,0 +1,52 @@
+from __future__ import annotations
+
+import pytest
+import torch
+
+from shorthaul.offload.opening import offload_activations
+from shorthaul.offload.policy import OffloadAll, OffloadChosen, OffloadPlanned, OffloadPrefix
+
+
+@pytest.mark.parametrize(
+    ("knobs", "policy"),
+    [
+        ({}, OffloadAll),
+        ({"budget": "1MiB"}, OffloadPlanned),
+        ({"budget": "1MiB", "policy": "all"}, OffloadAll),
+        ({"policy": "ssdtrain"}, OffloadPrefix),
+        ({"policy": lambda _: True}, OffloadChosen),
+    ],
+)
+def test_each_policy_by_its_knobs(knobs, policy, tmp_path):
+    assert type(offload_activations(tmp_path, **knobs).policy) is policy
+
+
+def test_windows_take_no_more_than_a_quarter_of_the_budget_each(tmp_path):
+    store = offload_activations(tmp_path, budget="8MiB", prefetch="1MiB").store
+    assert store.in_flight_bytes == 2 * 2**20
+    assert store.prefetch_bytes == 2**20
+
+
+def test_the_error_of_lossy_gradients_is_measured_and_reported(tmp_path):
+    torch.manual_seed(0)
+    model, x = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.GELU()), torch.randn(64, 64)
+
+    def step() -> torch.Tensor:
+        loss = model(x * 2).square().mean()
+        loss.backward()
+        return loss
+
+    step()
+    before = [each.grad.clone() for each in model.parameters()]
+    state = torch.get_rng_state()
+    lossy = offload_activations(tmp_path, minimum_bytes=1024, compress="int8")
+    error = lossy.measure_gradient_error(step, model)
+    assert 1e-5 < error < 0.05
+    assert lossy.report().gradient_error == error
+    assert lossy.report().counts.worst_activation_error > 0
+    assert all(
+        torch.equal(was, each.grad) for was, each in zip(before, model.parameters(), strict=True)
+    )
+    assert torch.equal(torch.get_rng_state(), state)
+    exact = offload_activations(tmp_path, minimum_bytes=1024, compress="mask")
+    assert exact.measure_gradient_error(step, model) == 0
