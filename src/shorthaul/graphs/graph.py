@@ -54,6 +54,7 @@ class RelationalGraph:
     target: torch.Tensor  # (E,)
     relation: torch.Tensor  # (E,) positions in `relations`
     node_names: Sequence[str] | None = None
+    skipped_lines: int = 0  # malformed ones, of the file it was read from with strict=False
     _indexes: dict[str, Any] = field(default_factory=dict)
     _versions: tuple[int, ...] = field(init=False, default=())
 
@@ -73,6 +74,7 @@ class RelationalGraph:
         nodes_per_type: Mapping[str, int] | None = None,
         node_names: Sequence[str] | None = None,
         index_dtype: torch.dtype | None = None,
+        skipped_lines: int = 0,
     ) -> RelationalGraph:
         """A graph from global node ids and relation numbers, one of each per edge.
 
@@ -91,7 +93,8 @@ class RelationalGraph:
         require_range(kind, len(named), "relation", "relations")
         dtype = choose_index_dtype(index_dtype, max(nodes, edges, len(named)))
         one, other, numbers = (each.to(dtype).contiguous() for each in (*ends, kind))
-        graph = cls(tuple(types), tuple(types.values()), named, one, other, numbers, node_names)
+        counts = tuple(types.values())
+        graph = cls(tuple(types), counts, named, one, other, numbers, node_names, skipped_lines)
         if len(types) > 1:
             graph._require_types()
         return graph
@@ -155,6 +158,21 @@ class RelationalGraph:
         _require_names(node_names, sum(types.values()))
         counts = tuple(types.values())
         return cls(tuple(types), counts, tuple(ends), source, target, relation, node_names)
+
+    @classmethod
+    def read(cls, path: Any, format: str | None = None, **options: Any) -> RelationalGraph:
+        """The graph in a file or folder: N-Triples, integer triples, OpenKE, edge lists, npy, OGB.
+
+        `format` is one of `n_triples`, `triples`, `open_ke`, `edge_list`, `npy_pairs` and `ogb`, and
+        is found out where it is left out. Options are those of the reader (docs/graphs.md lists
+        them); `strict=False` skips malformed lines instead of raising. A mapping of relations to
+        files of pairs makes a graph with types::
+
+            RelationalGraph.read({("author", "writes", "paper"): "writes.txt"})
+        """
+        from shorthaul.graphs.readers import read_graph
+
+        return read_graph(path, format, **options)
 
     @property
     def num_nodes(self) -> int:
