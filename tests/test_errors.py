@@ -27,6 +27,7 @@ from shorthaul.errors import (
     KernelLoadError,
     KernelStatusError,
     MissingExtraError,
+    MissingPackageError,
     NoCompilerError,
     OffloadBudgetError,
     ReadOnlyTableError,
@@ -55,6 +56,10 @@ GOLDEN: dict[ShorthaulError, str] = {
     MissingExtraError("triton", "gpu", "compiling for a GPU"): (
         "compiling for a GPU needs the package `triton`, which is not installed.\n"
         "  pip install 'shorthaul[gpu]'"
+    ),
+    MissingPackageError("dgl", "RelationalGraph.to_dgl()"): (
+        "RelationalGraph.to_dgl() needs the package `dgl`, which is not installed or does not load.\n"
+        "  Its own pages say which of its builds fits your PyTorch."
     ),
     ExplainError(42): (
         "cannot explain 42: expected something that shorthaul made, such as a kernel."

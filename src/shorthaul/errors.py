@@ -60,6 +60,16 @@ class MissingExtraError(ShorthaulError, ImportError):
         )
 
 
+class MissingPackageError(ShorthaulError, ImportError):
+    """A package that shorthaul does not install itself is needed for what was asked."""
+
+    def __init__(self, package: str, purpose: str) -> None:
+        super().__init__(
+            f"{purpose} needs the package `{package}`, which is not installed or does not load.\n"
+            "  Its own pages say which of its builds fits your PyTorch."
+        )
+
+
 class ExplainError(ShorthaulError, TypeError):
     """`sh.explain` was given something that shorthaul did not make."""
 

@@ -174,6 +174,34 @@ class RelationalGraph:
 
         return read_graph(path, format, **options)
 
+    @classmethod
+    def from_pyg(cls, data: Any, index_dtype: torch.dtype | None = None) -> RelationalGraph:
+        """The structure of PyG's `Data` (and its `edge_type`) or `HeteroData`."""
+        from shorthaul.graphs.exchange_pyg import graph_from_pyg
+
+        return graph_from_pyg(data, index_dtype)
+
+    def to_pyg(self) -> Any:
+        """The structure as PyG's `Data`, or as `HeteroData` where nodes have several types."""
+        from shorthaul.graphs.exchange_pyg import graph_to_pyg
+
+        return graph_to_pyg(self)
+
+    @classmethod
+    def from_dgl(
+        cls, graph: Any, edge_type: Any = None, index_dtype: torch.dtype | None = None
+    ) -> RelationalGraph:
+        """The structure of a DGL graph; `edge_type` as a tensor or a name in its edge data."""
+        from shorthaul.graphs.exchange_dgl import graph_from_dgl
+
+        return graph_from_dgl(graph, edge_type, index_dtype)
+
+    def to_dgl(self) -> Any:
+        """The structure as a DGL graph."""
+        from shorthaul.graphs.exchange_dgl import graph_to_dgl
+
+        return graph_to_dgl(self)
+
     @property
     def num_nodes(self) -> int:
         """Nodes of all types."""
