@@ -4,14 +4,20 @@ import subprocess
 import sys
 import textwrap
 import threading
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 from shorthaul.errors import RowReadError, SamplingError, SeedRangeError, ShortReadError
 from shorthaul.graphs import MiniBatch, MiniBatchLoader, RelationalGraph
+from shorthaul.storage import open_engine
+from shorthaul.storage.faulty_engine import Fault, faulty_engine
 from shorthaul.tensors import unified
+from shorthaul.tensors.disk_table import DiskTable
+from shorthaul.tensors.file_formats import find_layout
 from shorthaul.tensors.table import HostTable
 from tests.graphs.sampled_graphs import random_graph, verify_sample
 
@@ -299,6 +305,59 @@ def test_labels_of_another_type_are_refused() -> None:
     )
     with pytest.raises(SamplingError, match="some seeds are not of it"):
         MiniBatchLoader(graph, labels={"b": torch.arange(2)}, fan_outs=[1])
+
+
+@pytest.fixture
+def file(features: torch.Tensor, tmp_path: Path) -> Path:
+    path = tmp_path / "features.npy"
+    np.save(path, features.numpy())
+    return path
+
+
+@pytest.mark.parametrize("cache", [None, "sieve", "belady"])
+def test_rows_come_from_disk_as_they_come_from_memory(
+    graph: RelationalGraph, features: torch.Tensor, file: Path, cache: Any
+) -> None:
+    with DiskTable(find_layout(file), cache=cache, cache_bytes="64KiB") as table:
+        loader = MiniBatchLoader(graph, table, seeds=range(1000), batch_size=100, fan_outs=[3, 3])
+        for _ in range(2):
+            for batch in loader:
+                assert torch.equal(batch.features, features[batch.input_nodes])
+            for _ in loader:  # stops early: what was announced is forgotten
+                break
+        stats = table.stats()
+    assert stats.unique_rows > 0
+    assert (stats.hits > 0) is (cache is not None)
+
+
+def test_a_window_knows_better_than_the_past(graph: RelationalGraph, file: Path) -> None:
+    hits = {}
+    for cache in ("sieve", "belady"):
+        with DiskTable(find_layout(file), cache=cache, cache_bytes="64KiB") as table:
+            for _ in MiniBatchLoader(
+                graph, table, seeds=range(2000), batch_size=50, fan_outs=[3, 3]
+            ):
+                pass
+            hits[cache] = table.stats().hit_rate
+    assert hits["belady"] > hits["sieve"]
+
+
+@pytest.mark.parametrize("kind", ["errno", "short"])
+def test_a_disk_that_fails_in_the_middle_names_the_rows(
+    graph: RelationalGraph, features: torch.Tensor, file: Path, kind: Any
+) -> None:
+    engine = faulty_engine(open_engine("thread"), [Fault(kind, 60, action="read")])
+    with engine, DiskTable(find_layout(file), engine=engine) as table:
+        loader = MiniBatchLoader(graph, table, batch_size=20, fan_outs=[3])
+        got: list[MiniBatch] = []
+        with pytest.raises(RowReadError) as caught:
+            got.extend(loader)
+        assert threads_left() == []
+        assert len(caught.value.rows) > 0
+        assert all(0 <= row < NODES for row in caught.value.rows)
+        for batch in got:
+            assert torch.equal(batch.features, features[batch.input_nodes])
+        assert len(list(loader)) == len(loader)  # one failure is not the end of the table
 
 
 INTERRUPTED = """
