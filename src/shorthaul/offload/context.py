@@ -114,10 +114,10 @@ class ActivationOffload(contextlib.ContextDecorator):
             is_small = tensor.nbytes < self.minimum_bytes
         except RuntimeError:  # sparse tensors have no size of their own
             is_small = True
-        if is_small:
-            self._small_count += 1
-            return _as_it_is(tensor)
-        return self._pack_large(tensor)
+        if not is_small:
+            return self._pack_large(tensor)
+        self._small_count += 1
+        return _as_it_is(tensor)
 
     def _unpack(self, packed: Any) -> torch.Tensor:
         kind = type(packed)
@@ -132,7 +132,7 @@ class ActivationOffload(contextlib.ContextDecorator):
 
     def _pack_large(self, tensor: torch.Tensor) -> object:
         store = self.store
-        reason = why_not_movable(tensor)
+        reason = why_not_movable(tensor) or store.why_out_of_reach(tensor)
         key = None if reason else find_key(tensor)
         if key is not None and key.length_bytes < self.minimum_bytes:
             reason = "small storage"

@@ -13,9 +13,11 @@ from itertools import combinations
 
 from shorthaul.offload.simulation import Decision, Disk, Simulation, Unit
 
-# One simulation of n units takes 10 to 20 n microseconds; a climb stops after so many units have been
-# simulated, or so many plans, which keeps planning for hundreds of units at a second or two.
-_CLIMB_LIMIT_UNITS = 25_000
+# One simulation of n units takes about 10 n microseconds. A climb stops after so many units have been
+# simulated, or so many plans, which keeps planning for hundreds of units at about a third of a second:
+# four times as many found nothing better there. Steps of few units have odd shapes, and get more.
+_FEW_UNITS = 64
+_CLIMB_LIMIT_UNITS, _CLIMB_LIMIT_UNITS_OF_FEW = 6_000, 15_000
 _CLIMB_LIMIT_PLANS = 2_000
 
 Decisions = tuple[Decision, ...]
@@ -79,7 +81,7 @@ class Search:
         self.scores: dict[tuple[Decisions, int], _Score] = {}
         self.keep_all: Decisions = (Decision.KEEP,) * len(units)
         # The best start alone often leads to a local optimum; more of them where they are cheap.
-        self._climbs = 4 if len(units) <= 64 else 2
+        self._climbs = 4 if len(units) <= _FEW_UNITS else 2
         self.regions = _rank_regions(units)
         self.offload_order = sorted(
             range(len(units)),
@@ -121,7 +123,7 @@ class Search:
     def _recomputing_starts(self) -> Iterator[Decisions]:
         """For ever more recomputed regions, from either end of the rank, offload just enough."""
         count = len(self.regions)
-        parts = 8 if len(self.units) <= 64 else 4
+        parts = 8 if len(self.units) <= _FEW_UNITS else 4
         for order in (self.regions, self.regions[::-1]):
             for recomputed in sorted({count * part // parts for part in range(1, parts + 1)}):
                 yield self._offload_just_enough(order[:recomputed])
@@ -176,7 +178,9 @@ class Search:
         is_allowed: Callable[[Decisions], bool],
     ) -> Decisions:
         """Take the first change that helps, again and again, until none does or time is up."""
-        limit = min(_CLIMB_LIMIT_PLANS, _CLIMB_LIMIT_UNITS // max(1, len(self.units)))
+        count = len(self.units)
+        limit_units = _CLIMB_LIMIT_UNITS_OF_FEW if count <= _FEW_UNITS else _CLIMB_LIMIT_UNITS
+        limit = min(_CLIMB_LIMIT_PLANS, limit_units // max(1, count))
         tried: set[Decisions] = {decisions}
         best = key(decisions)
         is_improving = True

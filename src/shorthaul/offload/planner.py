@@ -136,7 +136,9 @@ def plan_step(
             f"{endurance_bytes_per_step} bytes of writes per step."
         )
 
-    def simulate(decisions: Decisions, within_bytes: int | None) -> Simulation:
+    def simulate(
+        decisions: Decisions, within_bytes: int | None, *, has_spans: bool = False
+    ) -> Simulation:
         return simulate_step(
             units,
             decisions,
@@ -144,14 +146,17 @@ def plan_step(
             in_flight_bytes=in_flight_bytes,
             prefetch_bytes=prefetch_bytes,
             budget_bytes=within_bytes,
+            has_spans=has_spans,
         )
 
     search = Search(units, disk, simulate, budget_bytes, endurance_bytes_per_step)
     decisions = search.find()
-    simulation = simulate(decisions, budget_bytes)
+    simulation = simulate(decisions, budget_bytes, has_spans=True)
     fits = simulation.peak_live_bytes <= budget_bytes
     if not fits:
-        simulation = settle(lambda within_bytes: simulate(decisions, within_bytes), budget_bytes)
+        simulation = settle(
+            lambda within_bytes: simulate(decisions, within_bytes, has_spans=True), budget_bytes
+        )
     return Plan(
         units=tuple(units),
         decisions=decisions,

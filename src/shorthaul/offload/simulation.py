@@ -147,10 +147,16 @@ def simulate_step(
     in_flight_bytes: int,
     prefetch_bytes: int,
     budget_bytes: int | None = None,
+    has_spans: bool = True,
 ) -> Simulation:
-    """Play one step through with `decisions[i]` for `units[i]`; the module says by which rules."""
+    """Play one step through with `decisions[i]` for `units[i]`; the module says by which rules.
+
+    `has_spans` keeps what each lane did, for pictures; a search does without.
+    """
     _require_valid(units, decisions)
-    return _Step(units, decisions, disk, in_flight_bytes, prefetch_bytes, budget_bytes).run()
+    return _Step(
+        units, decisions, disk, in_flight_bytes, prefetch_bytes, budget_bytes, has_spans
+    ).run()
 
 
 def _require_valid(units: Sequence[Unit], decisions: Sequence[Decision]) -> None:
@@ -195,8 +201,11 @@ class _Step:
         in_flight_limit_bytes: int,
         prefetch_limit_bytes: int,
         budget_bytes: int | None,
+        has_spans: bool,
     ) -> None:
         self.units, self.decisions, self.disk = units, decisions, disk
+        self.has_spans = has_spans
+        self.is_writing = self.is_reading = False
         self.budget_bytes = budget_bytes
         self.in_flight_limit_bytes = in_flight_limit_bytes
         self.prefetch_limit_bytes = prefetch_limit_bytes
@@ -287,14 +296,16 @@ class _Step:
             return
         if decision is Decision.OFFLOAD:
             self._wait(
-                f"the write queue to take {unit.name}",
+                "the write queue to take {}",
+                index,
                 lambda: (
                     self.in_flight_bytes == 0
                     or self.in_flight_bytes + unit.size_bytes <= self.in_flight_limit_bytes
                 ),
             )
         self._wait(
-            f"room for {unit.name}",
+            "room for {}",
+            index,
             lambda: self.in_flight_bytes == 0 or self._has_room(unit.size_bytes),
         )
         self._hold(unit.size_bytes)
@@ -318,7 +329,8 @@ class _Step:
                 self.demanded = index
                 self._start_read()
             self._wait(
-                f"{self.units[index].name} from disk",
+                "{} from disk",
+                index,
                 lambda: self.state[index] in (_State.IN_MEMORY, _State.WRITING),
             )
             if index in self.window:
@@ -345,37 +357,38 @@ class _Step:
             self.state[index] = _State.IN_MEMORY
             self._hold(self.units[index].size_bytes)
         if seconds > 0:
-            self.spans.append(Span("recompute", str(region), self.now, self.now + seconds))
+            if self.has_spans:
+                self.spans.append(Span("recompute", str(region), self.now, self.now + seconds))
             self.recompute_seconds += seconds
             self._advance(self.now + seconds)
 
     # -- the lanes ----------------------------------------------------------------------------
 
     def _start_write(self) -> None:
-        if self.write_queue and not any(lane == "write" for _, lane, _ in self.lanes):
+        if self.write_queue and not self.is_writing:
             index = self.write_queue.popleft()
             self.state[index] = _State.WRITING
             self._occupy("write", index, self.disk.write_seconds(self.units[index]))
 
     def _start_read(self) -> None:
         """Hand the idle read lane what is waited for, else what comes next within the window."""
-        is_idle = not any(lane == "read" for _, lane, _ in self.lanes)
         if self.demanded is not None:
-            if is_idle:
+            if not self.is_reading:
                 self._load(self.demanded)
                 self.demanded = None
             return
-        while self.has_backward_begun and self.ahead < len(self.use_order):
+        if not self.has_backward_begun:
+            return
+        while self.ahead < len(self.use_order):
             index = self.use_order[self.ahead]
             size_bytes = self.units[index].size_bytes
             is_full = self.window and self.window_bytes + size_bytes > self.prefetch_limit_bytes
             if self.state[index] is _State.UNBORN or is_full:
                 return
             if self.state[index] is _State.ON_DISK:
-                if not is_idle or not self._has_room(size_bytes):
+                if self.is_reading or not self._has_room(size_bytes):
                     return
                 self._load(index)
-                is_idle = False
             self._hold_in_flight(index)
             self.window.add(index)
             self.window_bytes += size_bytes
@@ -400,15 +413,22 @@ class _Step:
 
     def _occupy(self, lane: str, index: int, seconds: float) -> None:
         heapq.heappush(self.lanes, (self.now + seconds, lane, index))
-        self.spans.append(Span(lane, self.units[index].name, self.now, self.now + seconds))
+        if lane == "read":
+            self.is_reading = True
+        else:
+            self.is_writing = True
+        if self.has_spans:
+            self.spans.append(Span(lane, self.units[index].name, self.now, self.now + seconds))
 
     def _finish_next(self) -> None:
         self.now, lane, index = heapq.heappop(self.lanes)
         unit = self.units[index]
         if lane == "read":
+            self.is_reading = False
             self.read_bytes += unit.stored_bytes
             self.state[index] = _State.IN_MEMORY
         else:
+            self.is_writing = False
             self.written_bytes += unit.stored_bytes
             self.in_flight_bytes -= unit.size_bytes
             is_held = index in self.is_held_after_write and index not in self.is_released
@@ -425,13 +445,17 @@ class _Step:
             self._finish_next()
         self.now = max(self.now, seconds)
 
-    def _wait(self, reason: str, is_over: Callable[[], bool]) -> None:
+    def _wait(self, reason: str, index: int, is_over: Callable[[], bool]) -> None:
+        if is_over():
+            return
         started = self.now
         while not is_over():
             self._finish_next()
         if self.now > started:
             self.stall_seconds += self.now - started
-            self.spans.append(Span("stall", reason, started, self.now))
+            if self.has_spans:
+                why = reason.format(self.units[index].name)
+                self.spans.append(Span("stall", why, started, self.now))
 
     def _has_room(self, size_bytes: int) -> bool:
         return self.budget_bytes is None or self.live_bytes + size_bytes <= self.budget_bytes
