@@ -25,6 +25,7 @@ if typing.TYPE_CHECKING:
         conv_transpose3d,
         replace_convs,
     )
+    from shorthaul.graphs import MiniBatchLoader, NeighbourSampler
     from shorthaul.offload import offload_activations
     from shorthaul.tensors import (
         UnifiedTensor,
@@ -41,6 +42,8 @@ __all__ = [
     "Conv2d",
     "Conv3d",
     "Meter",
+    "MiniBatchLoader",
+    "NeighbourSampler",
     "UnifiedTensor",
     "__version__",
     "conv",
@@ -81,6 +84,8 @@ _NEEDS_TORCH = {
     "conv_transpose3d": "shorthaul.conv",
     "replace_convs": "shorthaul.conv",
     "datasets": "shorthaul.datasets",
+    "MiniBatchLoader": "shorthaul.graphs",
+    "NeighbourSampler": "shorthaul.graphs",
     "jit": "shorthaul.jit",
     "offload": "shorthaul.offload",
     "offload_activations": "shorthaul.offload",
