@@ -34,6 +34,7 @@ from shorthaul.errors import (
     RowArgumentError,
     RowIndexError,
     RowReadError,
+    SeedRangeError,
     SettingError,
     ShorthaulError,
     ShortReadError,
@@ -168,6 +169,9 @@ GOLDEN: dict[ShorthaulError, str] = {
     ),
     EdgeRangeError("target", 7, 120, 100, "nodes"): (
         "the target of edge 7 is 120, but there are 100 nodes (0 to 99)."
+    ),
+    SeedRangeError(120, 3, 100): (
+        "seed 120 at position 3 is no node: the graph has 100, numbered from 0."
     ),
     GraphChangedError(["source", "relation"]): (
         "`source`, `relation` of the graph changed in place after the graph was made, so its indexes "

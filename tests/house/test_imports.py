@@ -29,6 +29,7 @@ NEIGHBOURS = {
     "settings": {"errors", "units"},
     "meter": {"units"},
     "explain": {"errors"},
+    "graphs": {"tensors"},  # features, and indexes on disk, are tables of rows
     "storage": {"jit"},  # the io_uring engine's ring is a generated kernel
 }
 # The catalogue imports everything, so only what nothing imports may import it.

@@ -41,7 +41,7 @@ class MiniBatchLoader:
     >>> for batch in loader:
     ...     print(batch, tuple(batch.features.shape), batch.labels.tolist())
     MiniBatch(0: 3 seeds, 4 input nodes) (4, 8) [0, 1, 1]
-    MiniBatch(1: 1 seeds, 2 input nodes) (2, 8) [0]
+    MiniBatch(1: 1 seeds, 1 input nodes) (1, 8) [0]
 
     `features` is a tensor, a unified tensor in memory or on disk, or a mapping of such by node type;
     `labels` has an entry for each node, or is such a mapping of one. `seeds` are global ids, or a node

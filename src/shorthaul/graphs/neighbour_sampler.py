@@ -37,7 +37,7 @@ class NeighbourSampler:
     >>> sampler = NeighbourSampler(graph, [2, 1], seed=7)
     >>> sample = sampler.sample(torch.tensor([0]))
     >>> sample.blocks  # the first layer's block, then the second's
-    [Block(4 sources, 3 targets, 3 edges), Block(3 sources, 1 targets, 2 edges)]
+    [Block(4 sources, 3 targets, 2 edges), Block(3 sources, 1 targets, 2 edges)]
     >>> sample.seeds.tolist(), sample.blocks[-1].target_nodes.tolist()
     ([0], [0])
 
