@@ -11,6 +11,7 @@ import torch
 from shorthaul.errors import EdgeRangeError, GraphError
 from shorthaul.graphs import index_kernels, plain_indexes
 from shorthaul.jit import can_use_kernels
+from shorthaul.tensors.unified_tensor import UnifiedTensor
 
 INT32_LIMIT = 2**31 - 1
 _WHOLE_NUMBERS = (torch.int32, torch.int64, torch.uint8, torch.int8, torch.int16, torch.uint16)
@@ -63,8 +64,13 @@ def read_numbers(given: Any, name: str) -> torch.Tensor:
         )
     if tensor.dim() != 1:
         raise GraphError(f"`{name}` must have one dimension, got shape {tuple(tensor.shape)}.")
-    tensor = tensor.detach()
+    tensor = as_plain(tensor).detach()
     return tensor if tensor.dtype in (torch.int32, torch.int64) else tensor.long()
+
+
+def as_plain(tensor: torch.Tensor) -> torch.Tensor:
+    """The numbers as an ordinary tensor in memory: what lies on disk is read."""
+    return tensor.plain() if isinstance(tensor, UnifiedTensor) else tensor
 
 
 def split_edge_index(edge_index: Any, name: str = "edge_index") -> tuple[Any, Any]:

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from shorthaul.errors import GraphError, MissingPackageError
+from shorthaul.graphs.edge_tensors import as_plain
 from shorthaul.graphs.exchange_pyg import local_edges
 from shorthaul.graphs.graph import EDGE, NODE, RelationalGraph
 from shorthaul.graphs.relation import Relation
@@ -57,9 +58,11 @@ def graph_to_dgl(graph: RelationalGraph) -> Any:
     except ImportError as error:
         raise MissingPackageError("dgl", "RelationalGraph.to_dgl()") from error
     if len(graph.node_types) == 1:
-        made = dgl.graph((graph.source[:], graph.target[:]), num_nodes=graph.num_nodes)
+        made = dgl.graph(
+            (as_plain(graph.source), as_plain(graph.target)), num_nodes=graph.num_nodes
+        )
         if graph.num_relations > 1:
-            made.edata[_EDGE_TYPE] = graph.relation[:]
+            made.edata[_EDGE_TYPE] = as_plain(graph.relation)
         return made
     edges = {
         tuple(relation): tuple(edge_index.to(graph.index_dtype))

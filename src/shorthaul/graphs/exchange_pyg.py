@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from shorthaul.errors import GraphError, MissingExtraError
+from shorthaul.graphs.edge_tensors import as_plain
 from shorthaul.graphs.graph import RelationalGraph
 from shorthaul.graphs.relation import Relation
 
@@ -34,10 +35,10 @@ def graph_to_pyg(graph: RelationalGraph) -> Any:
     except ImportError as error:
         raise MissingExtraError("torch_geometric", "pyg", "RelationalGraph.to_pyg()") from error
     if len(graph.node_types) == 1:
-        edge_index = torch.stack([graph.source[:], graph.target[:]]).long()
+        edge_index = torch.stack([as_plain(graph.source), as_plain(graph.target)]).long()
         data = Data(edge_index=edge_index, num_nodes=graph.num_nodes)
         if graph.num_relations > 1:
-            data.edge_type = graph.relation[:].long()
+            data.edge_type = as_plain(graph.relation).long()
         return data
     typed = HeteroData()
     for name, count in zip(graph.node_types, graph.nodes_per_type, strict=True):
@@ -51,8 +52,8 @@ def local_edges(graph: RelationalGraph) -> dict[Relation, torch.Tensor]:
     """Each relation's edges, (2, edges) int64, with ids that count within each node type."""
     index, offsets = graph.by_relation(), graph.node_offsets
     starts = dict(zip(graph.node_types, offsets[:-1], strict=True))
-    bounds = index.pointers[:].tolist()
-    sources, targets = index.sources[:].long(), index.targets[:].long()
+    bounds = as_plain(index.pointers).tolist()
+    sources, targets = as_plain(index.sources).long(), as_plain(index.targets).long()
     return {
         relation: torch.stack(
             [

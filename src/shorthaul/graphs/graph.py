@@ -11,6 +11,7 @@ import torch
 
 from shorthaul.errors import GraphChangedError, GraphError
 from shorthaul.graphs.edge_tensors import (
+    as_plain,
     choose_builder,
     choose_index_dtype,
     read_numbers,
@@ -174,6 +175,27 @@ class RelationalGraph:
 
         return read_graph(path, format, **options)
 
+    def save(self, folder: Any, indexes: Sequence[str] | None = None) -> Any:
+        """Write the graph to a folder, to be opened again with `RelationalGraph.open`.
+
+        `indexes` are some of `relation`, `target`, `source`, `pairs_source` and `pairs_target`; those
+        that were built so far, and `target`, where it is left out.
+        """
+        from shorthaul.graphs.saving import save_graph
+
+        return save_graph(self, folder, indexes)
+
+    @classmethod
+    def open(cls, folder: Any, *, in_memory: bool = False) -> RelationalGraph:
+        """A graph that was saved, without reading it: its tensors and indexes stay on disk.
+
+        They are unified tensors, read by rows as a sampler asks for them. An index that was not
+        saved is built, in memory, at its first use. `in_memory=True` reads everything now.
+        """
+        from shorthaul.graphs.saving import open_graph
+
+        return open_graph(folder, in_memory=in_memory)
+
     @classmethod
     def from_pyg(cls, data: Any, index_dtype: torch.dtype | None = None) -> RelationalGraph:
         """The structure of PyG's `Data` (and its `edge_type`) or `HeteroData`."""
@@ -230,7 +252,7 @@ class RelationalGraph:
     @property
     def edges_per_relation(self) -> tuple[int, ...]:
         """How many edges each relation has."""
-        return tuple(self.by_relation().pointers[:].diff().tolist())
+        return tuple(as_plain(self.by_relation().pointers).diff().tolist())
 
     def nodes_of(self, node_type: str) -> range:
         """The global ids of one type's nodes."""
@@ -270,7 +292,7 @@ class RelationalGraph:
             max(self.num_nodes, 2 * self.num_edges, len(relations)),
         )
         source, target, relation = (
-            each[:].to(dtype) for each in (self.source, self.target, self.relation)
+            as_plain(each).to(dtype) for each in (self.source, self.target, self.relation)
         )
         return RelationalGraph(
             self.node_types,
@@ -323,7 +345,7 @@ class RelationalGraph:
         return found
 
     def _build_relation(self) -> tuple[torch.Tensor, ...]:
-        relation, source, target = self.relation[:], self.source[:], self.target[:]
+        relation, source, target = map(as_plain, (self.relation, self.source, self.target))
         if bool((relation[1:] >= relation[:-1]).all()):  # as it is with one, or with typed edges
             numbers = torch.arange(self.num_relations + 1, dtype=relation.dtype)
             pointers = torch.searchsorted(
@@ -337,17 +359,24 @@ class RelationalGraph:
 
     def _build_rows(self, side: str) -> tuple[torch.Tensor, ...]:
         by_relation = self.by_relation()
-        ends = by_relation.targets[:], by_relation.sources[:]
+        ends = as_plain(by_relation.targets), as_plain(by_relation.sources)
         keys, others = ends if side == "target" else ends[::-1]
         made: tuple[torch.Tensor, ...] = choose_builder().sort_rows(
-            keys, others, by_relation.edges[:], by_relation.pointers[:], self.num_nodes
+            keys,
+            others,
+            as_plain(by_relation.edges),
+            as_plain(by_relation.pointers),
+            self.num_nodes,
         )
         return made
 
     def _build_pairs(self, side: str) -> tuple[torch.Tensor, ...]:
         rows = self.by_target() if side == "target" else self.by_source()
         made: tuple[torch.Tensor, ...] = choose_builder().find_pairs(
-            rows.pointers[:], rows.relations[:], rows.edges[:], self.by_relation().pointers[:]
+            as_plain(rows.pointers),
+            as_plain(rows.relations),
+            as_plain(rows.edges),
+            as_plain(self.by_relation().pointers),
         )
         return made
 

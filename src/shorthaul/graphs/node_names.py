@@ -9,6 +9,7 @@ from typing import overload
 import torch
 
 from shorthaul.errors import GraphError
+from shorthaul.graphs.edge_tensors import as_plain
 
 
 class NodeNames(Sequence[str]):
@@ -54,7 +55,7 @@ class NodeNames(Sequence[str]):
                 f"there are {len(self):,} names, but number {position:,} was asked for"
             )
         position %= len(self)
-        start, stop = self.offsets[position : position + 2].tolist()
+        start, stop = as_plain(self.offsets[position : position + 2]).tolist()
         return self._bytes(start, stop).decode(errors="replace")
 
     def index(self, name: str, start: int = 0, stop: int | None = None) -> int:
@@ -63,7 +64,7 @@ class NodeNames(Sequence[str]):
         The first call makes a dictionary of all names, which the others use.
         """
         if self._positions is None:
-            text, offsets = self._bytes(0, int(self.offsets[-1])), self.offsets[:].tolist()
+            text, offsets = self._bytes(0, int(self.text.shape[0])), as_plain(self.offsets).tolist()
             found = [text[one:other] for one, other in itertools.pairwise(offsets)]
             # Backwards, so that of two equal names the first is kept.
             self._positions = {found[n]: n for n in range(len(found) - 1, -1, -1)}
@@ -79,7 +80,7 @@ class NodeNames(Sequence[str]):
             return False
 
     def _bytes(self, start: int, stop: int) -> bytes:
-        return bytes(self.text[start:stop].numpy().tobytes())
+        return bytes(as_plain(self.text[start:stop]).numpy().tobytes())
 
     def __getstate__(self) -> dict[str, object]:
         return {"text": self.text, "offsets": self.offsets, "_positions": None}

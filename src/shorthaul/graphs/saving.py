@@ -1,0 +1,240 @@
+"""Graphs on disk: written once, opened without being read, so that they may be larger than memory.
+
+::
+
+    folder/graph.json                 node types, relations, counts and the indexes that are there;
+                                      written last, so that a folder without it is not whole
+    folder/source.npy, target.npy, relation.npy
+    folder/by_target.pointers.npy, by_target.sources.npy, ..
+    folder/node_names.text.npy, node_names.offsets.npy
+
+Everything is JSON or .npy: opening a graph runs no code of the file's.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from shorthaul.errors import GraphError, GraphFileError
+from shorthaul.graphs.edge_tensors import as_plain
+from shorthaul.graphs.graph import RelationalGraph
+from shorthaul.graphs.indexes import PairIndex, RelationIndex, SourceIndex, TargetIndex
+from shorthaul.graphs.node_names import NodeNames
+from shorthaul.graphs.relation import Relation
+from shorthaul.tensors.disk_table import DiskTable
+from shorthaul.tensors.file_formats import find_layout
+from shorthaul.tensors.save_features import save_features
+from shorthaul.tensors.unified_tensor import Traits, UnifiedTensor
+
+FORMAT = 1
+DESCRIPTION = "graph.json"
+EDGES = ("source", "target", "relation")
+# By the names under which a graph keeps them: the class, and the name in files.
+INDEXES: dict[str, tuple[type, str]] = {
+    "relation": (RelationIndex, "by_relation"),
+    "target": (TargetIndex, "by_target"),
+    "source": (SourceIndex, "by_source"),
+    "pairs_source": (PairIndex, "pairs_source"),
+    "pairs_target": (PairIndex, "pairs_target"),
+}
+_DTYPES = {"int32": torch.int32, "int64": torch.int64}
+
+
+def save_graph(
+    graph: RelationalGraph,
+    folder: str | os.PathLike[str],
+    indexes: Sequence[str] | None = None,
+    *,
+    progress: bool = True,
+) -> Path:
+    """Write `graph` to `folder`, with the named indexes, else those built so far and `target`."""
+    place = Path(folder)
+    named = _choose_indexes(graph, indexes)
+    _require_elsewhere(graph, place)
+    parts = dict(_list_parts(graph, named))
+    place.mkdir(parents=True, exist_ok=True)
+    (place / DESCRIPTION).unlink(missing_ok=True)
+    for name, tensor in parts.items():
+        save_features(place / f"{name}.npy", tensor, progress=progress)
+    described = {
+        "format": FORMAT,
+        "node_types": list(graph.node_types),
+        "nodes_per_type": list(graph.nodes_per_type),
+        "relations": [list(each) for each in graph.relations],
+        "dtype": str(graph.index_dtype).removeprefix("torch."),
+        "num_edges": graph.num_edges,
+        "indexes": named,
+        "has_node_names": graph.node_names is not None,
+    }
+    unfinished = place / f"{DESCRIPTION}.unfinished"
+    unfinished.write_text(json.dumps(described, indent=1, ensure_ascii=False), encoding="utf-8")
+    unfinished.replace(place / DESCRIPTION)
+    return place
+
+
+def open_graph(folder: str | os.PathLike[str], *, in_memory: bool = False) -> RelationalGraph:
+    """The graph in `folder`, its tensors on disk until they are asked for, or read now."""
+    place = Path(folder)
+    described = _read_description(place)
+    dtype, edges = _DTYPES[described["dtype"]], described["num_edges"]
+    sizes = {"N": sum(described["nodes_per_type"]), "R": len(described["relations"]), "E": edges}
+
+    def vector(name: str, size: str, kind: torch.dtype = dtype) -> torch.Tensor:
+        tensor = _open_vector(place / f"{name}.npy", kind, in_memory)
+        expected = sum(sizes[each] if each in sizes else int(each) for each in size.split("+"))
+        if tensor.shape[0] != expected:
+            raise GraphFileError(
+                place / f"{name}.npy",
+                None,
+                f"expected {expected:,} numbers, as {DESCRIPTION} says, got {tensor.shape[0]:,}.",
+            )
+        return tensor
+
+    source, target, relation = (vector(name, "E") for name in EDGES)
+    graph = RelationalGraph(
+        tuple(described["node_types"]),
+        tuple(described["nodes_per_type"]),
+        tuple(Relation(*each) for each in described["relations"]),
+        source,
+        target,
+        relation,
+        _open_names(place, sizes["N"], in_memory) if described["has_node_names"] else None,
+    )
+    for index in described["indexes"]:
+        kind, prefix = INDEXES[index]
+        if kind is PairIndex:
+            nodes = _open_vector(place / f"{prefix}.nodes.npy", dtype, in_memory)
+            sizes["U"] = nodes.shape[0]
+        shapes = _shapes(kind)
+        graph._indexes[index] = kind(
+            **{name: vector(f"{prefix}.{name}", size) for name, size in shapes.items()}
+        )
+    return graph
+
+
+def _shapes(kind: type) -> Mapping[str, str]:
+    """The size of each of an index's tensors, as a sum of counts."""
+    rows = "R" if kind in (RelationIndex, PairIndex) else "N"
+    named = {"pointers": f"{rows}+1", "nodes": "U", "pair_pointers": "U+1"}
+    return {each.name: named.get(each.name, "E") for each in fields(kind)}
+
+
+def _choose_indexes(graph: RelationalGraph, asked: Sequence[str] | None) -> list[str]:
+    if asked is None:
+        return [name for name in INDEXES if name == "target" or name in graph._indexes]
+    for each in asked:
+        if each not in INDEXES:
+            raise GraphError(f"there is no index {each!r} to save; there are {', '.join(INDEXES)}.")
+    return [name for name in INDEXES if name in asked]
+
+
+def _list_parts(
+    graph: RelationalGraph, indexes: Sequence[str]
+) -> Iterator[tuple[str, torch.Tensor]]:
+    """Every tensor with the name of its file; the indexes are built here where they are not yet."""
+    built: dict[str, Callable[[], object]] = {
+        "relation": graph.by_relation,
+        "target": graph.by_target,
+        "source": graph.by_source,
+        "pairs_source": lambda: graph.pairs("source"),
+        "pairs_target": lambda: graph.pairs("target"),
+    }
+    for index in indexes:
+        for name, tensor in vars(built[index]()).items():
+            yield f"{INDEXES[index][1]}.{name}", tensor
+    for name in EDGES:
+        yield name, getattr(graph, name)
+    if graph.node_names is not None:
+        names = graph.node_names
+        packed = names if isinstance(names, NodeNames) else NodeNames.of(names)
+        yield "node_names.text", packed.text
+        yield "node_names.offsets", packed.offsets
+
+
+def _require_elsewhere(graph: RelationalGraph, folder: Path) -> None:
+    """A graph that is read from `folder` cannot be written over itself."""
+    if isinstance(graph.source, UnifiedTensor) and graph.source.kind == "disk":
+        layout = getattr(graph.source._table, "layout", None)
+        if layout is not None and Path(layout.path).resolve().parent == folder.resolve():
+            raise GraphError(
+                f"the graph is read from {folder}, so it cannot be saved there.\n"
+                "  Save it to another folder, or open it with in_memory=True first."
+            )
+
+
+def _read_description(folder: Path) -> dict[str, Any]:
+    path = folder / DESCRIPTION
+    try:
+        described = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise GraphFileError(
+            path, None, "is not there: no graph was saved here, or it was not saved to the end."
+        ) from error
+    except (OSError, ValueError) as error:
+        raise GraphFileError(path, None, f"cannot be read: {error}.") from error
+    found = described.get("format") if isinstance(described, dict) else None
+    if found != FORMAT:
+        raise GraphFileError(path, None, f"expected format {FORMAT}, got {found!r}.")
+    problem = _find_problem(described)
+    if problem:
+        raise GraphFileError(path, None, f"its {problem} cannot be used.")
+    return dict(described)
+
+
+def _find_problem(described: Mapping[str, Any]) -> str:
+    """The first entry that is not what `save_graph` writes."""
+
+    def is_list(name: str, is_right: Any) -> bool:
+        return isinstance(described.get(name), list) and all(map(is_right, described[name]))
+
+    def is_count(value: Any) -> bool:
+        return type(value) is int and value >= 0
+
+    def is_words(value: Any) -> bool:
+        return isinstance(value, list) and [type(each) for each in value] == [str] * 3
+
+    checks = {
+        "node_types": is_list("node_types", lambda each: isinstance(each, str)),
+        "nodes_per_type": is_list("nodes_per_type", is_count)
+        and len(described["nodes_per_type"]) == len(described.get("node_types", ())),
+        "relations": is_list("relations", is_words),
+        "dtype": described.get("dtype") in _DTYPES,
+        "num_edges": is_count(described.get("num_edges")),
+        "indexes": is_list("indexes", lambda each: each in INDEXES),
+        "has_node_names": isinstance(described.get("has_node_names"), bool),
+    }
+    return next((f"`{name}`" for name, is_right in checks.items() if not is_right), "")
+
+
+def _open_names(folder: Path, nodes: int, in_memory: bool) -> NodeNames:
+    text = _open_vector(folder / "node_names.text.npy", torch.uint8, in_memory)
+    offsets = _open_vector(folder / "node_names.offsets.npy", torch.int64, in_memory)
+    if offsets.shape[0] != nodes + 1:
+        raise GraphFileError(
+            folder / "node_names.offsets.npy",
+            None,
+            f"expected {nodes + 1:,} numbers for {nodes:,} nodes, got {offsets.shape[0]:,}.",
+        )
+    return NodeNames(text, offsets)
+
+
+def _open_vector(path: Path, dtype: torch.dtype, in_memory: bool) -> torch.Tensor:
+    tensor = UnifiedTensor._of_table(DiskTable(find_layout(path)), Traits())
+    if tensor.dtype is not dtype or tensor.dim() != 1:
+        raise GraphFileError(
+            path,
+            None,
+            f"expected a vector of {dtype}, got {tensor.dtype} of shape {tuple(tensor.shape)}.",
+        )
+    if not in_memory:
+        return tensor
+    plain = as_plain(tensor)
+    tensor.close()
+    return plain
