@@ -34,6 +34,7 @@ from shorthaul.tensors.gather_autograd import (
     reduce_on,
 )
 from shorthaul.tensors.memory_advice import advise_memory
+from shorthaul.tensors.outside_graphs import outside_graphs
 from shorthaul.tensors.plain_rows import Reduction
 from shorthaul.tensors.row_range import RowRange
 from shorthaul.tensors.shared_memory import SharedBlock
@@ -119,6 +120,7 @@ class UnifiedTensor(torch.Tensor):
             self._rows, self._rows_key = HostTable(self.plain(), kind=self.kind), key
         return self._rows
 
+    @outside_graphs
     def plain(self) -> torch.Tensor:
         """An ordinary CPU tensor that shares the memory; without memory, all rows are read."""
         if not self.has_memory:
@@ -128,6 +130,7 @@ class UnifiedTensor(torch.Tensor):
 
     # Direct paths.
 
+    @outside_graphs
     def __getitem__(self, index: Any) -> Any:
         if type(index) is torch.Tensor and index.dtype in _ID_DTYPES and index.dim():
             return self._gather(index)
@@ -140,6 +143,7 @@ class UnifiedTensor(torch.Tensor):
                 return self[first][inner]
         return super().__getitem__(index)
 
+    @outside_graphs
     def gather(  # type: ignore[override]
         self,
         ids: Any = None,
@@ -157,6 +161,7 @@ class UnifiedTensor(torch.Tensor):
             return super().gather(*torch_arguments, **torch_options)
         return self._gather(as_ids(ids), out, None if device is None else torch.device(device))
 
+    @outside_graphs
     def gather_reduce(
         self,
         pointers: torch.Tensor,
@@ -177,6 +182,7 @@ class UnifiedTensor(torch.Tensor):
             return _apply(GatherReduce, self, *arguments)
         return reduce_on(self._table, pointers, ids, op, weights, target)
 
+    @outside_graphs
     def gather_linear(
         self, ids: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None
     ) -> torch.Tensor:
@@ -186,6 +192,7 @@ class UnifiedTensor(torch.Tensor):
             return _apply(GatherLinear, self, weight, bias, ids, self._table, self.sparse_grad)
         return linear_on(self._table, ids, weight, bias)
 
+    @outside_graphs
     def scatter_(self, ids: Any = None, *rows: Any, **torch_options: Any) -> UnifiedTensor:  # type: ignore[override]
         """Write `rows` over the rows that `ids` name; of repeated ids the last one wins.
 
@@ -208,10 +215,12 @@ class UnifiedTensor(torch.Tensor):
             torch.autograd.graph.increment_version(self)
         return self
 
+    @outside_graphs
     def prefetch(self, ids: torch.Tensor) -> GatherTicket:
         """Start reading the rows that `ids` name; `ticket.wait()` hands them out."""
         return self._table.prefetch(as_ids(ids).cpu())
 
+    @outside_graphs
     def read(self, start: int, stop: int) -> torch.Tensor:
         """Rows `start` to `stop` as a plain tensor: shared with memory, read from disk."""
         part = range(self.shape[0])[start:stop]
@@ -227,6 +236,7 @@ class UnifiedTensor(torch.Tensor):
         for start in range(0, self.shape[0], step):
             yield self.read(start, start + step)
 
+    @outside_graphs
     def advise(self, advice: str, **options: Any) -> None:
         """Tell the kernel how memory will be used: random, sequential, will_need, huge_pages, normal.
 
@@ -247,6 +257,7 @@ class UnifiedTensor(torch.Tensor):
 
     # What torch's own methods do not do for subclasses, or not without reading a whole file.
 
+    @outside_graphs
     def cpu(self, memory_format: torch.memory_format = torch.preserve_format) -> torch.Tensor:
         """A plain CPU tensor: shared with memory, copied from read-only memory, read from disk."""
         if not self.has_memory:
@@ -255,6 +266,7 @@ class UnifiedTensor(torch.Tensor):
             return self.clone(memory_format=memory_format)
         return _apply(_AsPlain, self) if self._records() else self.plain()
 
+    @outside_graphs
     def to(self, *args: Any, **kwargs: Any) -> Any:
         """As for every tensor; `.to("unified")` is the tensor itself."""
         device = kwargs.get("device", args[0] if args else None)
@@ -413,7 +425,8 @@ class UnifiedTensor(torch.Tensor):
         size_bytes = self.shape[0] * self._table.stored_row_bytes
         if self.has_memory or table.kind != "disk":
             return DiskTensorError(operation, "quantised", "widen", size_bytes, "rows", remedy)
-        where = str(getattr(table, "path", "the file"))
+        layout = getattr(table, "layout", None)
+        where = "the file" if layout is None else str(layout.path)
         return DiskTensorError(operation, "disk", "read", size_bytes, where, remedy)
 
 

@@ -1,0 +1,51 @@
+"""Tables on disk, opened without being read."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from shorthaul.storage import StorageEngine
+from shorthaul.tensors.disk_table import DiskTable
+from shorthaul.tensors.file_formats import find_layout
+from shorthaul.tensors.unified_tensor import Traits, UnifiedTensor
+
+
+def open(
+    path: str | os.PathLike[str],
+    *,
+    dtype: torch.dtype | None = None,
+    shape: Sequence[int] | None = None,
+    name: str | None = None,
+    offset_bytes: int | None = None,
+    cache: Any = None,
+    cache_bytes: int | str | None = None,
+    engine: StorageEngine | None = None,
+) -> UnifiedTensor:
+    """The table in a file as a unified tensor: only the rows that are asked for are read.
+
+    >>> import tempfile
+    >>> from shorthaul.tensors.save_features import save_features
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     saved = save_features(f"{folder}/x.npy", torch.arange(12.0).view(6, 2))
+    ...     u = open(saved.path)
+    ...     u.shape, u[torch.tensor([5, 0])], u[2:4].cpu()
+    (torch.Size([6, 2]), tensor([[10., 11.],
+            [ 0.,  1.]]), tensor([[4., 5.],
+            [6., 7.]]))
+
+    `.npy` (C order), `.safetensors`, files of `torch.save`, or raw numbers with `dtype` and `shape`
+    (rows may be -1) and `offset_bytes`. `name` chooses one of several tensors. Opened read-only,
+    read with direct requests where the file system has them; nothing in the file is executed.
+
+    `cache` keeps rows in `cache_bytes` of memory: `"sieve"` those used again, `"belady"` those that
+    a loader announces, or a tensor of ids, hottest first. A table stored as float16 or bfloat16 is
+    seen as float32 with `dtype=torch.float32`.
+    """
+    layout = find_layout(path, dtype=dtype, shape=shape, name=name, offset_bytes=offset_bytes)
+    options = {} if cache_bytes is None else {"cache_bytes": cache_bytes}
+    table = DiskTable(layout, cache=cache, engine=engine, **options)
+    return UnifiedTensor._of_table(table, Traits(is_read_only=True))

@@ -1,0 +1,395 @@
+"""Large tables written piece by piece, so that they can be read row by row.
+
+>>> import tempfile
+>>> with tempfile.TemporaryDirectory() as folder:
+...     saved = save_features(f"{folder}/x.npy", (torch.full((2, 3), float(i)) for i in range(4)))
+...     saved.shape, saved.file_bytes, np.load(saved.path)[:, 0].tolist()
+((8, 3), 4192, [0.0, 0.0, 1.0, 1.0, 2.0, 2.0, 3.0, 3.0])
+
+Rows begin at byte 4096, where direct reads like them. The file appears under its name when it is
+whole and on the disk: until then it has another name, and on an error it is removed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import os
+import secrets
+import struct
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    Progress,
+    TextColumn,
+    TimeRemainingColumn,
+    TransferSpeedColumn,
+)
+
+from shorthaul.errors import TableFormatError, TableOpenError, UnifiedSourceError
+from shorthaul.settings import settings
+from shorthaul.storage import BufferPool, StorageEngine, StorageFile, Ticket, open_engine, open_file
+from shorthaul.storage.buffer_pool import Buffer
+from shorthaul.tensors.file_formats import (
+    NPY_DTYPES,
+    NPY_MAGIC,
+    ROWS_NAME,
+    SAFETENSORS_DTYPES,
+    SCALES_NAME,
+    SEEN_DTYPE_KEY,
+    SUFFIXES,
+)
+from shorthaul.tensors.quantised import Quantisation, QuantisedRows, quantise_rows
+from shorthaul.tensors.unified_tensor import UnifiedTensor
+from shorthaul.units import parse_bytes
+
+HEADER_BYTES = 4096
+WHY = "features written"
+
+
+@dataclass(frozen=True)
+class SavedTable:
+    """What `save_features` wrote."""
+
+    path: Path
+    shape: tuple[int, ...]
+    dtype: torch.dtype  # what a reader sees
+    stored_dtype: torch.dtype
+    file_bytes: int
+    largest_error: float  # of a quantised value, against what was given; 0 when nothing was lost
+
+
+def save_features(
+    path: str | os.PathLike[str],
+    source: Any,
+    *,
+    dtype: torch.dtype | None = None,
+    quantise: Quantisation | None = None,
+    rows: int | None = None,
+    chunk_bytes: int | str = "16MiB",
+    progress: bool = True,
+    engine: StorageEngine | None = None,
+) -> SavedTable:
+    """Write a table of rows to `path`, in a streaming way: memory holds a few chunks at a time.
+
+    `source` is a tensor, a unified tensor on disk, an array or `np.memmap`, or anything that gives
+    chunks of rows one after the other; `rows` is how many there will be, for the progress bar.
+    The suffix chooses the format: `.npy`, `.safetensors`, anything else raw. `quantise` (float16,
+    bfloat16 or int8 with a scale per row) needs `.safetensors`, which can say what it holds.
+    """
+    target = Path(path)
+    kind = _choose_kind(target, quantise)
+    step_bytes = max(HEADER_BYTES, parse_bytes(chunk_bytes) // HEADER_BYTES * HEADER_BYTES)
+    chunks, known_rows = _chunks_of(source, step_bytes)
+    own = contextlib.nullcontext(engine) if engine is not None else open_engine()
+    with (
+        own as chosen,
+        _Writer(target, chosen, step_bytes, 0 if kind == "raw" else HEADER_BYTES) as writer,
+    ):
+        assert chosen is not None
+        table = _Rows(target, dtype, quantise)
+        with _progress_bar(target.name, progress) as bar:
+            for number, chunk in enumerate(chunks):
+                values = table.take(number, chunk)
+                writer.append(values)
+                bar.update(len(values), values.nbytes, known_rows or rows)
+        header, tail = table.finish(kind)
+        for each in tail:
+            writer.append(each)
+        file_bytes = writer.finish(header)
+    return SavedTable(
+        target, table.shape, table.seen, table.stored, file_bytes, table.largest_error
+    )
+
+
+class _Rows:
+    """What the chunks turned out to be: dtype, shape, scales, and the header that says so."""
+
+    def __init__(
+        self, path: Path, dtype: torch.dtype | None, quantise: Quantisation | None
+    ) -> None:
+        self.path, self.wanted, self.quantise = path, dtype, quantise
+        self.row_shape: tuple[int, ...] | None = None
+        self.rows = 0
+        self.largest_error = 0.0
+        self._scales: list[torch.Tensor] = []
+
+    def take(self, number: int, chunk: Any) -> torch.Tensor:
+        """The stored values of one chunk, contiguous."""
+        values = _as_tensor(chunk, number)
+        if self.row_shape is None:
+            self.row_shape, self.seen = tuple(values.shape[1:]), self.wanted or values.dtype
+        if tuple(values.shape[1:]) != self.row_shape or (
+            self.wanted is None and values.dtype != self.seen
+        ):
+            raise UnifiedSourceError(
+                "sh.save_features",
+                f"chunks of rows of shape {self.row_shape} and {self.seen}, as the first was",
+                f"{values.dtype} of shape {tuple(values.shape)} as chunk {number}",
+                "Give `dtype=` to convert them all.",
+            )
+        self.rows += len(values)
+        values = values.to(self.seen).contiguous()
+        if self.quantise is None:
+            self.stored = self.seen
+            return values
+        packed: QuantisedRows = quantise_rows(values, self.quantise)
+        self.stored = packed.values.dtype
+        self.largest_error = max(self.largest_error, packed.report().largest_error)
+        if packed.scales is not None:
+            self._scales.append(packed.scales)
+        return packed.values.contiguous()
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of the whole table, so far."""
+        return (self.rows, *(self.row_shape or ()))
+
+    def finish(self, kind: str) -> tuple[bytes, list[torch.Tensor]]:
+        """The header, and what follows the rows."""
+        if self.row_shape is None:
+            raise UnifiedSourceError(
+                "sh.save_features",
+                "at least one chunk",
+                "none",
+                "A table without rows is a chunk of shape (0, ...).",
+            )
+        if kind == "npy":
+            return npy_header(self.path, self.shape, self.stored), []
+        scales = torch.cat(self._scales) if self._scales else None
+        if kind == "safetensors":
+            seen = self.seen if self.quantise is not None else None
+            header = safetensors_header(self.shape, self.stored, seen, scales)
+            return header, [] if scales is None else [scales]
+        return b"", []
+
+
+def npy_header(path: Path, shape: tuple[int, ...], dtype: torch.dtype) -> bytes:
+    """A .npy header of 4096 bytes, which every reader of the format takes.
+
+    >>> npy_header(Path("x.npy"), (3, 2), torch.float32)[:6], len(npy_header(Path(), (1,), torch.int8))
+    (b'\\x93NUMPY', 4096)
+    """
+    names = {each: name for name, each in NPY_DTYPES.items()}
+    if dtype not in names:
+        raise TableFormatError(
+            path,
+            f"the .npy format has no {dtype}",
+            "Use the suffix .safetensors, or give `dtype=`.",
+        )
+    order = "|" if dtype.itemsize == 1 else np.dtype(np.int16).str[0].replace("=", "<")
+    described = {"descr": order + names[dtype], "fortran_order": False, "shape": shape}
+    text = str(described).encode("latin1")
+    length = HEADER_BYTES - 10
+    return NPY_MAGIC + b"\x01\x00" + struct.pack("<H", length) + text.ljust(length - 1) + b"\n"
+
+
+def safetensors_header(
+    shape: tuple[int, ...],
+    stored: torch.dtype,
+    seen: torch.dtype | None,
+    scales: torch.Tensor | None,
+) -> bytes:
+    """A .safetensors header of 4096 bytes, for one table with its scales."""
+    names = {each: name for name, each in SAFETENSORS_DTYPES.items()}
+    stop = math.prod(shape) * stored.itemsize
+    entries: dict[str, Any] = {
+        ROWS_NAME: {"dtype": names[stored], "shape": list(shape), "data_offsets": [0, stop]}
+    }
+    if scales is not None:
+        offsets = [stop, stop + scales.nbytes]
+        entries[SCALES_NAME] = {
+            "dtype": names[scales.dtype],
+            "shape": [*scales.shape],
+            "data_offsets": offsets,
+        }
+    if seen is not None:
+        entries["__metadata__"] = {SEEN_DTYPE_KEY: names[seen]}
+    length = HEADER_BYTES - 8
+    return struct.pack("<Q", length) + json.dumps(entries).encode().ljust(length)
+
+
+class _Writer:
+    """Bytes appended to a file through aligned buffers, two of which are under way at a time."""
+
+    def __init__(
+        self, path: Path, engine: StorageEngine | None, step_bytes: int, header_bytes: int
+    ) -> None:
+        assert engine is not None
+        self.path, self.engine, self.step_bytes = path, engine, step_bytes
+        self.temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
+        self.pool = BufferPool(3 * step_bytes + (1 << 20), why=WHY)
+        self._offset_bytes, self._header_bytes = header_bytes, header_bytes
+        self._buffer: Buffer | None = None
+        self._filled_bytes = 0
+        self._under_way: list[tuple[Ticket, Buffer]] = []
+
+    def __enter__(self) -> _Writer:
+        try:
+            self.file: StorageFile = open_file(self.temporary, "write")
+        except OSError as error:
+            raise TableOpenError(self.path, error.errno or 0, "written") from error
+        return self
+
+    def append(self, values: torch.Tensor) -> None:
+        """Write the bytes of a contiguous tensor after what was written before."""
+        rest = values.reshape(-1).view(torch.uint8) if values.numel() else values.new_empty(0)
+        while rest.numel():
+            if self._buffer is None:
+                self._buffer = self.pool.take(self.step_bytes)
+            room = self.step_bytes - self._filled_bytes
+            part = rest[:room]
+            place = self._buffer.tensor(torch.uint8, part.shape, offset_bytes=self._filled_bytes)
+            place.copy_(part)
+            self._filled_bytes += part.numel()
+            rest = rest[room:]
+            if self._filled_bytes == self.step_bytes:
+                self._send()
+
+    def finish(self, header: bytes) -> int:
+        """Write the rest and the header, and give the file its name; returns its bytes."""
+        self._send()
+        self._wait(0)
+        if header:
+            self.engine.write(self.file, 0, _aligned(self.pool, header).memory, why=WHY).wait()
+        size_bytes = max(self._offset_bytes, len(header))
+        os.ftruncate(self.file.buffered_descriptor, size_bytes)
+        self.file.sync()
+        self.temporary.replace(self.path)
+        _sync_directory(self.path.absolute().parent)
+        return size_bytes
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if error is not None:
+            with contextlib.suppress(Exception):  # the first error is the one to tell of
+                self._wait(0)
+        self.file.close()
+        self.pool.close()
+        self.temporary.unlink(missing_ok=True)
+
+    def _send(self) -> None:
+        if self._buffer is None:
+            return
+        self._wait(1)
+        part = self._buffer.memory[: self._filled_bytes]
+        ticket = self.engine.write(self.file, self._offset_bytes, part, why=WHY)
+        self._under_way.append((ticket, self._buffer))
+        self._offset_bytes += self._filled_bytes
+        self._buffer, self._filled_bytes = None, 0
+
+    def _wait(self, left: int) -> None:
+        while len(self._under_way) > left:
+            ticket, buffer = self._under_way.pop(0)
+            ticket.wait()
+            buffer.release()
+
+
+def _aligned(pool: BufferPool, data: bytes) -> Buffer:
+    buffer = pool.take(len(data))
+    buffer.memory[:] = np.frombuffer(data, np.uint8)
+    return buffer
+
+
+def _sync_directory(directory: Path) -> None:
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    except OSError:  # some network file systems cannot; the file's own bytes are safe
+        pass
+    finally:
+        os.close(descriptor)
+
+
+def _choose_kind(path: Path, quantise: str | None) -> Literal["npy", "safetensors", "raw"]:
+    kind = SUFFIXES.get(path.suffix, "raw")
+    if kind == "torch":
+        raise TableFormatError(
+            path, "torch.save files are read, not written", "Use .npy, .safetensors or .bin."
+        )
+    if quantise is not None and kind != "safetensors":
+        raise TableFormatError(
+            path,
+            f"a {path.suffix or 'raw'} file cannot say that its rows are quantised",
+            "Use the suffix .safetensors.",
+        )
+    return kind
+
+
+def _chunks_of(source: Any, step_bytes: int) -> tuple[Iterator[Any], int | None]:
+    """The source in chunks, and how many rows it has where that is known."""
+    if isinstance(source, UnifiedTensor) and not source.has_memory:
+        row_bytes = max(1, source._table.stored_row_bytes)
+        return source.chunks(max(1, step_bytes // row_bytes)), source.shape[0]
+    if isinstance(source, torch.Tensor | np.ndarray):
+        if source.ndim == 0:
+            raise UnifiedSourceError("sh.save_features", "rows", "a single number")
+        rows = int(source.shape[0])
+        row_bytes = math.prod(source.shape[1:]) * source.dtype.itemsize
+        step = max(1, step_bytes // max(1, row_bytes))
+        parts = (source[start : start + step] for start in range(0, max(1, rows), step))
+        return parts, rows
+    if isinstance(source, Iterable) and not isinstance(source, str | bytes | dict):
+        return iter(source), None
+    raise UnifiedSourceError(
+        "sh.save_features",
+        "a tensor, an array or chunks of rows",
+        f"{type(source).__module__}.{type(source).__qualname__}",
+    )
+
+
+def _as_tensor(chunk: Any, number: int) -> torch.Tensor:
+    if isinstance(chunk, np.ndarray):
+        chunk = torch.from_numpy(np.require(chunk, requirements=["C", "W"]))
+    if not isinstance(chunk, torch.Tensor) or chunk.dim() == 0:
+        raise UnifiedSourceError(
+            "sh.save_features",
+            "rows in each chunk",
+            f"{type(chunk).__qualname__} as chunk {number}",
+        )
+    return chunk.detach().cpu()
+
+
+class _Bar:
+    """A progress bar, in bytes, of which the total is known when the rows are."""
+
+    def __init__(self, progress: Progress, name: str) -> None:
+        self._progress, self._rows, self._bytes = progress, 0, 0
+        self._task = progress.add_task(f"writing {name}", total=None)
+
+    def update(self, rows: int, count_bytes: int, total_rows: int | None) -> None:
+        self._rows += rows
+        self._bytes += count_bytes
+        total = None
+        if total_rows and self._rows:
+            total = self._bytes * total_rows / self._rows
+        self._progress.update(self._task, completed=self._bytes, total=total)
+
+
+@contextlib.contextmanager
+def _progress_bar(name: str, wanted: bool) -> Iterator[_Bar]:
+    console = Console(stderr=True, force_terminal=True if settings.progress == "on" else None)
+    shown = wanted and settings.progress != "off" and console.is_terminal
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        DownloadColumn(binary_units=True),
+        TransferSpeedColumn(),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=console, transient=True, disable=not shown) as progress:
+        yield _Bar(progress, name)
