@@ -30,7 +30,7 @@ def test_the_whole_demo(shorthaul, tmp_path: Path) -> None:
     assert by_name["kernel"]["is_equal"] is True
     moved = {(each["source"], each["target"]): each["bytes"] for each in document["meter"]["moved"]}
     assert moved["memory", "disk"] >= QUICK_STORED_BYTES
-    assert moved["disk", "memory"] == moved["memory", "disk"]
+    assert moved["disk", "memory"] > moved["memory", "disk"]  # features are read, never written
 
 
 def test_an_act_that_does_not_hold_fails_the_demo_but_not_the_others(

@@ -115,6 +115,13 @@ def show_conv(stage: Stage) -> Outcome:
         return Outcome(("what", "result"), (("not shown", str(error)),), {}, holds=True)
 
 
+def show_tensors(stage: Stage) -> Outcome:
+    """GraphSAGE with its features in memory and on disk."""
+    from shorthaul.cli.acts import tensors
+
+    return tensors.show_tensors(stage)
+
+
 def _describe_transfer(count_bytes: int, bytes_per_second: float) -> str:
     return f"{format_bytes(count_bytes)} at {bytes_per_second / 1e9:.2f} GB/s"
 
@@ -123,6 +130,7 @@ ACTS = (
     Act("machine", "What works on this machine", show_machine),
     Act("kernel", "A kernel, compiled and run", show_kernel),
     Act("storage", "Bytes to the disk and back", show_storage),
+    Act("tensors", "GraphSAGE trained with features in memory, and on disk", show_tensors),
     Act("offload", "A GPT trained with activations in memory, and on disk", show_offload),
     Act("conv", "A CNN trained with PyTorch's convolutions, and in window order", show_conv),
 )
