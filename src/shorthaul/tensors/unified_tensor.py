@@ -339,6 +339,11 @@ class UnifiedTensor(torch.Tensor):
         text = repr(self.plain()).removeprefix("tensor(").removesuffix(")").replace("\n", "\n ")
         return f"{words}unified({text}{ending}"
 
+    def __format__(self, format_spec: str) -> str:
+        if self.dim() == 0 and self.has_memory:
+            return format(self.plain(), format_spec)
+        return object.__format__(self, format_spec)
+
     # How unified tensors are made from unified tensors.
 
     @staticmethod
