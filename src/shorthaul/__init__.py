@@ -12,7 +12,7 @@ from shorthaul.meter import Meter, meter
 from shorthaul.settings import settings
 
 if typing.TYPE_CHECKING:
-    from shorthaul import conv, datasets, jit, offload, tensors
+    from shorthaul import conv, datasets, graphs, jit, offload, tensors
     from shorthaul.conv import (
         Conv1d,
         Conv2d,
@@ -25,7 +25,7 @@ if typing.TYPE_CHECKING:
         conv_transpose3d,
         replace_convs,
     )
-    from shorthaul.graphs import MiniBatchLoader, NeighbourSampler
+    from shorthaul.graphs import MiniBatchLoader, NeighbourSampler, RelationalGraph
     from shorthaul.offload import offload_activations
     from shorthaul.tensors import (
         UnifiedTensor,
@@ -46,6 +46,7 @@ __all__ = [
     "Meter",
     "MiniBatchLoader",
     "NeighbourSampler",
+    "RelationalGraph",
     "UnifiedTensor",
     "__version__",
     "conv",
@@ -59,6 +60,7 @@ __all__ = [
     "enable_unified_device",
     "errors",
     "explain",
+    "graphs",
     "jit",
     "meter",
     "offload",
@@ -90,6 +92,8 @@ _NEEDS_TORCH = {
     "datasets": "shorthaul.datasets",
     "MiniBatchLoader": "shorthaul.graphs",
     "NeighbourSampler": "shorthaul.graphs",
+    "RelationalGraph": "shorthaul.graphs",
+    "graphs": "shorthaul.graphs",
     "jit": "shorthaul.jit",
     "offload": "shorthaul.offload",
     "offload_activations": "shorthaul.offload",

@@ -67,6 +67,18 @@ def test_reversed_edges_are_the_same_edges(graph: PythonGraph) -> None:
     assert torch.equal(both.edges_of("class", "inherits", "name"), forth)
 
 
+def test_it_is_a_relational_graph_too(graph: PythonGraph) -> None:
+    same = graph.graph()
+    assert same.relations == graph.relations
+    assert same.nodes_per_type == graph.nodes_per_type
+    assert torch.equal(same.source.long(), graph.edge_index[0])
+    assert torch.equal(same.target.long(), graph.edge_index[1])
+    assert torch.equal(same.relation.long(), graph.edge_type)
+    assert same.node_names is not None
+    assert same.node_names[-1] == graph.node_names[-1]
+    assert same.edges_per_relation == graph.edges_per_relation
+
+
 def test_edges_of_all_relations_are_all_edges(graph: PythonGraph) -> None:
     parts = [graph.edges_of(*each) for each in graph.relations]
     assert torch.equal(torch.cat(parts, dim=1), graph.edge_index)

@@ -29,6 +29,7 @@ NEIGHBOURS = {
     "settings": {"errors", "units"},
     "meter": {"units"},
     "explain": {"errors"},
+    "datasets": {"graphs"},  # one of them is a graph
     "graphs": {"tensors"},  # features, and indexes on disk, are tables of rows
     "storage": {"jit"},  # the io_uring engine's ring is a generated kernel
 }

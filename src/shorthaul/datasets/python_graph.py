@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -26,6 +27,9 @@ from shorthaul.datasets.standard_library import (
     list_library,
 )
 from shorthaul.errors import DatasetError
+
+if TYPE_CHECKING:
+    from shorthaul.graphs.graph import RelationalGraph
 
 # Raise it whenever the same files would give other arrays than before.
 FORMAT = 1
@@ -130,6 +134,24 @@ class PythonGraph:
             relations=self.relations + backwards,
             edge_index=torch.cat([self.edge_index, edge_index[:, torch.from_numpy(order)]], dim=1),
             edge_type=torch.cat([self.edge_type, edge_type]),
+        )
+
+    def graph(self) -> RelationalGraph:
+        """The same nodes, relations and edges as a `sh.RelationalGraph`, with its indexes.
+
+        >>> python_graph(limit_modules=40).graph().relations[0]
+        Relation(source_type='module', name='imports', target_type='module')
+        """
+        from shorthaul.graphs.graph import RelationalGraph
+        from shorthaul.graphs.node_names import NodeNames
+
+        return RelationalGraph.from_edges(
+            self.edge_index[0],
+            self.edge_index[1],
+            self.edge_type,
+            relations=self.relations,
+            nodes_per_type=dict(zip(self.node_types, self.nodes_per_type, strict=True)),
+            node_names=NodeNames.of(self.node_names),
         )
 
     def summary(self) -> str:

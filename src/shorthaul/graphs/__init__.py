@@ -6,6 +6,7 @@ from shorthaul.graphs.indexes import PairIndex, RelationIndex, SourceIndex, Targ
 from shorthaul.graphs.mini_batch import MiniBatch
 from shorthaul.graphs.mini_batch_loader import MiniBatchLoader
 from shorthaul.graphs.neighbour_sampler import NeighbourSampler
+from shorthaul.graphs.node_names import NodeNames
 from shorthaul.graphs.relation import Relation
 
 __all__ = [
@@ -14,6 +15,7 @@ __all__ = [
     "MiniBatchLoader",
     "NeighbourSample",
     "NeighbourSampler",
+    "NodeNames",
     "PairIndex",
     "Relation",
     "RelationIndex",

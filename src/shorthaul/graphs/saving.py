@@ -28,10 +28,9 @@ from shorthaul.graphs.graph import RelationalGraph
 from shorthaul.graphs.indexes import PairIndex, RelationIndex, SourceIndex, TargetIndex
 from shorthaul.graphs.node_names import NodeNames
 from shorthaul.graphs.relation import Relation
-from shorthaul.tensors.disk_table import DiskTable
-from shorthaul.tensors.file_formats import find_layout
+from shorthaul.tensors.open import open as open_table
 from shorthaul.tensors.save_features import save_features
-from shorthaul.tensors.unified_tensor import Traits, UnifiedTensor
+from shorthaul.tensors.unified_tensor import UnifiedTensor
 
 FORMAT = 1
 DESCRIPTION = "graph.json"
@@ -226,7 +225,7 @@ def _open_names(folder: Path, nodes: int, in_memory: bool) -> NodeNames:
 
 
 def _open_vector(path: Path, dtype: torch.dtype, in_memory: bool) -> torch.Tensor:
-    tensor = UnifiedTensor._of_table(DiskTable(find_layout(path)), Traits())
+    tensor = open_table(path)
     if tensor.dtype is not dtype or tensor.dim() != 1:
         raise GraphFileError(
             path,
