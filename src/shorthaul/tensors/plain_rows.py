@@ -48,7 +48,8 @@ def gather_reduce(
     segments = torch.repeat_interleave(torch.arange(len(counts)), counts)
     out = torch.zeros(len(counts), rows.width, dtype=summed)
     if op == "max":
-        out.index_reduce_(0, segments, taken, "amax", include_self=False)
+        spread = segments[:, None].expand_as(taken)
+        out.scatter_reduce_(0, spread, taken, "amax", include_self=False)
     else:
         out.index_add_(0, segments, taken)
     if op == "mean":
