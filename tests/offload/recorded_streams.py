@@ -39,10 +39,14 @@ class RecordedStreams:
 
     def __init__(self) -> None:
         self.log: list[str] = []
+        self.takes_all = True
         self.compute = Stream("compute")
         self.streams: list[Stream] = [self.compute]
         self.held: list[tuple[int, str]] = []
         self.events = 0
+
+    def is_on_device(self, tensor: torch.Tensor) -> bool:
+        return tensor.requires_grad or self.takes_all
 
     def current_stream(self, device: torch.device) -> Stream:
         return self.compute

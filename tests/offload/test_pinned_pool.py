@@ -5,7 +5,8 @@ import gc
 import pytest
 import torch
 
-from shorthaul.errors import CudaMappingError, CudaUnavailableError
+from shorthaul.errors import CudaUnavailableError
+from shorthaul.fallbacks import taken_fallbacks
 from shorthaul.offload.pinned_pool import WHOLE_REGION_BYTES, PinnedBufferPool, open_registry
 from shorthaul.storage import MemoryEngine, open_file
 from shorthaul.tensors.host_registration import HostRegistry
@@ -44,15 +45,18 @@ def test_a_region_that_goes_is_unregistered_first() -> None:
     assert runtime.ranges == {}
 
 
-def test_memory_that_cuda_refuses_is_no_buffer_but_is_not_lost() -> None:
+def test_memory_that_cuda_refuses_is_pageable_and_said() -> None:
     runtime = FakeCudaRuntime(lock_limit_bytes=10 * KIBIBYTE)
     with _pool(runtime) as pool:
-        with pytest.raises(CudaMappingError, match="out of memory"):
-            pool.take(32 * KIBIBYTE)
-        assert pool.in_use_bytes == 0
-        runtime.lock_limit_bytes = None
-        assert pool.take(32 * KIBIBYTE).length_bytes == 32 * KIBIBYTE
-        assert pool.mapped_bytes == 32 * KIBIBYTE
+        pinned = pool.take(8 * KIBIBYTE)
+        for _ in range(2):  # refused once, not asked again
+            with pool.take(32 * KIBIBYTE) as buffer:
+                buffer.memory[:] = 1
+        assert list(runtime.ranges) == [pinned.address]
+        assert len(runtime.calls) == 2
+        assert runtime.last_error == 0
+    fallback = next(each for each in taken_fallbacks() if each.what == "pinned buffers")
+    assert "out of memory" in fallback.reason
 
 
 def test_the_disk_takes_pinned_buffers(tmp_path) -> None:

@@ -20,7 +20,7 @@ def _signatures(kind: type) -> dict[str, list[str]]:
 
 def test_all_backends_have_the_same_methods() -> None:
     wanted = _signatures(StreamBackend)
-    assert len(wanted) == 9
+    assert len(wanted) == 10
     assert _signatures(CudaStreams) == wanted
     recorded = _signatures(RecordedStreams)
     assert {name: recorded[name] for name in wanted} == wanted

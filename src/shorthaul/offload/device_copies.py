@@ -40,6 +40,7 @@ WHY = "activations"
 class CopyOut:
     """A tensor on its way to the host. `on_arrived` is called once, when its bytes are there."""
 
+    device: torch.device
     target: torch.Tensor | None  # host memory; none once the bytes are there
     mark: Any
     on_arrived: Callable[[], None] | None
@@ -78,17 +79,11 @@ class DeviceCopier:
         self._back: dict[torch.device, Any] = {}
         self._leaving: dict[torch.device, collections.deque[CopyOut]] = {}
         self._returning: dict[torch.device, collections.deque[CopyBack]] = {}
+        self.leaving_bytes = self.returning_bytes = 0  # under way, as far as `settle` knows
         # Forgotten with copies under way, it would give their host memory to others too early.
         self._ending = weakref.finalize(
             self, _wait_for_all, self.backend, self._leaving, self._returning
         )
-
-    @property
-    def in_flight_bytes(self) -> int:
-        """Bytes of host memory that copies under way use, as far as `settle` knows."""
-        leaving = (each.target for queue in self._leaving.values() for each in queue)
-        returning = (each.source for queue in self._returning.values() for each in queue)
-        return sum(each.nbytes for each in (*leaving, *returning) if each is not None)
 
     def copy_out(
         self,
@@ -108,8 +103,9 @@ class DeviceCopier:
         backend.wait_event(stream, computed)
         backend.copy(target, source, stream)
         backend.hold(source, stream)
-        copy = CopyOut(target, backend.record_event(stream), on_arrived)
+        copy = CopyOut(device, target, backend.record_event(stream), on_arrived)
         self._leaving.setdefault(device, collections.deque()).append(copy)
+        self.leaving_bytes += target.nbytes
         record_move(device.type, "memory", source.nbytes, WHY)
         return copy
 
@@ -124,6 +120,7 @@ class DeviceCopier:
         backend.copy(tensor, source, stream)
         copy = CopyBack(tensor, backend.record_event(stream), source, backend)
         self._returning.setdefault(device, collections.deque()).append(copy)
+        self.returning_bytes += source.nbytes
         record_move("memory", device.type, source.nbytes, WHY)
         return copy
 
@@ -131,38 +128,48 @@ class DeviceCopier:
         """Hand on what has arrived, and let go of host memory that is copied."""
         for leaving in self._leaving.values():  # marks of one stream are passed in their order
             while leaving and self.backend.is_done(leaving[0].mark):
-                _arrive(leaving.popleft())
+                self._arrive(leaving.popleft())
         for returning in self._returning.values():
             while returning and self.backend.is_done(returning[0].mark):
-                returning.popleft().source = None
+                copy = returning.popleft()
+                self.returning_bytes -= copy.tensor.nbytes
+                copy.source = None
 
     def wait(self, copy: CopyOut) -> None:
         """Return when the bytes of `copy` are in host memory; those before it are handed on too."""
         if copy.has_arrived:
             return
         self.backend.synchronise(copy.mark)
+        leaving = self._leaving[copy.device]
+        while not copy.has_arrived:
+            self._arrive(leaving.popleft())
+
+    def wait_for_oldest(self) -> bool:
+        """Wait for the copy to the host that was begun first, of any device; false without one."""
         for leaving in self._leaving.values():
-            while copy in leaving:
-                _arrive(leaving.popleft())
+            if leaving:
+                self.wait(leaving[0])
+                return True
+        return False
 
     def close(self) -> None:
         """Wait for everything under way, and hand on what arrives; again is harmless."""
-        for leaving in self._leaving.values():
-            while leaving:
-                self.backend.synchronise(leaving[0].mark)
-                _arrive(leaving.popleft())
+        while self.wait_for_oldest():
+            pass
         self._ending()
+        self.returning_bytes = 0
+
+    def _arrive(self, copy: CopyOut) -> None:
+        target, copy.target = copy.target, None
+        on_arrived, copy.on_arrived = copy.on_arrived, None
+        self.leaving_bytes -= 0 if target is None else target.nbytes
+        if on_arrived is not None:
+            on_arrived()
 
     def _stream(self, streams: dict[torch.device, Any], device: torch.device) -> Any:
         if device not in streams:
             streams[device] = self.backend.make_stream(device)
         return streams[device]
-
-
-def _arrive(copy: CopyOut) -> None:
-    on_arrived, copy.on_arrived, copy.target = copy.on_arrived, None, None
-    if on_arrived is not None:
-        on_arrived()
 
 
 def _wait_for_all(

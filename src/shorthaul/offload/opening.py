@@ -7,9 +7,13 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from shorthaul.offload.compression import choose_codec
 from shorthaul.offload.context import ActivationOffload
+from shorthaul.offload.device_copies import DeviceCopier
 from shorthaul.offload.endurance import Endurance, WearLimit, WriteLedger, identify_device
+from shorthaul.offload.pinned_pool import PinnedBufferPool
 from shorthaul.offload.policy import (
     OffloadAll,
     OffloadChosen,
@@ -94,10 +98,12 @@ def offload_activations(
         return engine() if callable(engine) else open_engine(engine)
 
     spools = SpoolSet([Path(each) for each in given], spread=spread, allow_memory=allow_memory)
+    copier = DeviceCopier() if torch.cuda.is_available() else None
+    make_pool = BufferPool if copier is None else PinnedBufferPool
     store = ActivationStore(
         open_lane(),
         open_lane(),
-        BufferPool(pool_bytes, why="activation buffers"),
+        make_pool(pool_bytes, why="activation buffers"),
         spools,
         budget_bytes=budget_bytes,
         in_flight_bytes=in_flight_bytes,
@@ -107,6 +113,7 @@ def offload_activations(
         codec=codec,
         packed_limit_bytes=parse_bytes(memory),
         wear=wear,
+        copier=copier,
     )
     return ActivationOffload(
         store,

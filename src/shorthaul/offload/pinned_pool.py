@@ -1,7 +1,8 @@
 """A buffer pool whose memory CUDA can copy to and from without waiting.
 
 The buffers are those of every pool: aligned for the disk, reused, within a budget. CUDA is told of a
-region when it is first handed out, which costs about as much as touching its pages, and once.
+region when it is first handed out, once. Where it refuses, as at the limit on locked memory, the
+buffer is pageable: copies of it are right, and make the host wait.
 """
 
 from __future__ import annotations
@@ -9,6 +10,8 @@ from __future__ import annotations
 import weakref
 from typing import TYPE_CHECKING
 
+from shorthaul.errors import CudaMappingError
+from shorthaul.fallbacks import note_fallback
 from shorthaul.storage.buffer_pool import BufferPool
 from shorthaul.tensors.host_registration import HostRegistry, Lease
 
@@ -38,7 +41,7 @@ class PinnedBufferPool(BufferPool):
     ) -> None:
         self.registry = registry or open_registry()
         # The lease keeps the mapping, so a region that is dropped is unregistered first.
-        self._leases: weakref.WeakKeyDictionary[_Region, Lease] = weakref.WeakKeyDictionary()
+        self._leases: weakref.WeakKeyDictionary[_Region, Lease | None] = weakref.WeakKeyDictionary()
         super().__init__(budget_bytes, why=why)
 
     def _find(self, class_bytes: int) -> _Region | None:
@@ -49,8 +52,8 @@ class PinnedBufferPool(BufferPool):
             del memory
             try:
                 lease = self.registry.lease(address, length_bytes, region.mapping)
-            except BaseException:
-                self._free.setdefault(class_bytes, []).append(region)
-                raise
+            except CudaMappingError as error:
+                note_fallback("pinned buffers", "pageable memory, copied more slowly", error.reason)
+                lease = None
             self._leases[region] = lease
         return region

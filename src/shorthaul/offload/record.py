@@ -17,6 +17,7 @@ should, with nothing to reset.
 from __future__ import annotations
 
 import enum
+import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -24,6 +25,7 @@ import torch
 
 from shorthaul.errors import InPlaceChangeError
 from shorthaul.offload.compression import Codec
+from shorthaul.offload.device_copies import CopyOut
 from shorthaul.offload.identity import StorageKey, StorageReference, VersionWitness, View
 from shorthaul.offload.spool import Slot
 from shorthaul.storage.buffer_pool import Buffer
@@ -75,6 +77,9 @@ class Record:
     waiting_handles: int = 0  # that have not been used
     packed_bytes: int = 0  # of the payload, where it stays in memory packed
     load: Load | None = None  # a prefetch that nobody has asked for yet
+    device: torch.device | None = None  # where the bytes go back to, if that is a GPU
+    arrival: CopyOut | None = None  # their way from there to the buffer, until it is over
+    saved: weakref.ref[torch.Tensor] | None = None  # the tensor on the GPU that was saved first
     on_forgotten: Callable[[Record], None] | None = field(default=None, repr=False)
 
     @property

@@ -29,6 +29,8 @@ from shorthaul.errors import OffloadBudgetError
 from shorthaul.meter import record_kept
 from shorthaul.offload.compression import Codec
 from shorthaul.offload.counts import Counts
+from shorthaul.offload.device_copies import DeviceCopier
+from shorthaul.offload.device_lane import DeviceLane
 from shorthaul.offload.endurance import WearLimit
 from shorthaul.offload.identity import StorageKey, StorageReference, bytes_of_range
 from shorthaul.offload.lanes import WHY, ReadLane, Slots, Tickets, WriteLane, lost, submit
@@ -80,6 +82,7 @@ class ActivationStore:
         codec: Codec | None = None,
         packed_limit_bytes: int = 0,
         wear: WearLimit | None = None,
+        copier: DeviceCopier | None = None,
     ) -> None:
         self.pool, self.spools = pool, spools
         self.budget_bytes = budget_bytes
@@ -92,6 +95,7 @@ class ActivationStore:
             writer, spools, self.counts, raises_when_full=raises_when_full, wear=wear
         )
         self.reads = ReadLane(reader, spools, self.counts)
+        self.devices = None if copier is None else DeviceLane(copier, self.writes, self.payloads)
         self._records: weakref.WeakValueDictionary[StorageKey, Record] = (
             weakref.WeakValueDictionary()
         )
@@ -105,7 +109,7 @@ class ActivationStore:
         self._kept_bytes = 0
         self._packed_bytes = 0
         self._saved_bytes = 0
-        weakref.finalize(self, _close_all, reader, writer, spools, pool)
+        self._closing = weakref.finalize(self, _close_all, copier, reader, writer, spools, pool)
 
     # What is live
 
@@ -152,6 +156,8 @@ class ActivationStore:
         record = self._records.get(key)
         if record is None or record.kept is not None:
             return record
+        if record.saved is not None:  # on a GPU the host would have to wait for a sum
+            return record if record.saved() is tensor else None
         is_same = self.payloads.sum_of(bytes_of_range(tensor, key)) == record.content_sum
         return record if is_same else None
 
@@ -164,6 +170,12 @@ class ActivationStore:
             del self._living[storage]
             return False
         return True
+
+    def why_out_of_reach(self, tensor: torch.Tensor) -> str | None:
+        """Why the bytes of a tensor cannot be read here; `None` when they can."""
+        if tensor.is_cpu or (self.devices is not None and self.devices.takes(tensor)):
+            return None
+        return f"on {tensor.device.type}"
 
     def keep(self, tensor: torch.Tensor, key: StorageKey, *, scope: str, position: int) -> Record:
         """Save the bytes by keeping their memory."""
@@ -185,6 +197,8 @@ class ActivationStore:
         """
         with self.lock:
             self.settle()
+            if self.devices is not None and self.devices.takes(tensor):
+                return self._offload_from(self.devices, tensor, key, scope, position)
             payload = self.payloads.make(tensor, key)
             length_bytes = payload.content.numel()
             if payload.codec is not None and self._can_stay_packed(length_bytes):
@@ -205,6 +219,27 @@ class ActivationStore:
             self.counts.offloaded += 1
             self.counts.offloaded_bytes += key.length_bytes
             return record
+
+    def _offload_from(
+        self, devices: DeviceLane, tensor: torch.Tensor, key: StorageKey, scope: str, position: int
+    ) -> Record:
+        """Save a tensor on a GPU: it leaves as it is, and is summed and written when it is here.
+
+        One that needs no gradient is kept: its operator may still fill it (see `unfinished`).
+        """
+        slots = self.writes.take_slots(key.length_bytes) if tensor.requires_grad else None
+        if slots is None:
+            return self.keep(tensor, key, scope=scope, position=position)
+        try:
+            buffer = self._take_buffer(key.length_bytes, is_store=True)
+        except BaseException:
+            self.spools.give(slots)
+            raise
+        record = self._make_record(tensor, key, State.STORING, scope, position)
+        devices.start(record, buffer, slots, bytes_of_range(tensor, key), tensor)
+        self.counts.offloaded += 1
+        self.counts.offloaded_bytes += key.length_bytes
+        return record
 
     def _can_stay_packed(self, length_bytes: int) -> bool:
         is_within_limit = self._packed_bytes + length_bytes <= self.packed_limit_bytes
@@ -311,6 +346,8 @@ class ActivationStore:
 
     def _forward(self, record: Record, buffer: Buffer) -> torch.UntypedStorage:
         """Hand out the buffer that is being written; a store that has not begun is called off."""
+        if self.devices is not None:
+            self.devices.finish(record)
         if record.state is State.STORING:
             self.counts.forwarded += 1
             self.counts.forwarded_bytes += record.size_bytes
@@ -331,6 +368,9 @@ class ActivationStore:
         return self._open(record, buffer)
 
     def _open(self, record: Record, buffer: Buffer) -> torch.UntypedStorage:
+        if self.devices is not None and record.device is not None:
+            return self.devices.bring_back(record, buffer)
+
         def take(length_bytes: int) -> Buffer:
             return self._take_buffer(length_bytes, is_store=False, wanted=record)
 
@@ -348,9 +388,9 @@ class ActivationStore:
         """Wait for stores, then give up what is there ahead of its use, until it fits the budget."""
         patience = PATIENCE_ROUNDS
         while not self._has_room(length_bytes):
-            if self.writes:
-                self.writes.finish_oldest()
-            elif not self.reads.give_up(wanted) and not self._let_go(wanted):
+            if self._finish_oldest():
+                continue
+            if not self.reads.give_up(wanted) and not self._let_go(wanted):
                 if patience == 0:
                     self._raise_no_room(length_bytes)
                 # A worker of the engine, or an operator in another thread, may let go of memory a
@@ -376,13 +416,25 @@ class ActivationStore:
     def _take_buffer(
         self, length_bytes: int, *, is_store: bool, wanted: Record | None = None
     ) -> Buffer:
-        writes = self.writes
-        while is_store and writes and writes.in_flight_bytes + length_bytes > self.in_flight_bytes:
-            writes.finish_oldest()
+        while is_store and self._storing_bytes() + length_bytes > self.in_flight_bytes:
+            if not self._finish_oldest():
+                break
         self._require_room(length_bytes, wanted)
         buffer = self.pool.take(round_to_blocks(length_bytes), block=False)
         self._note_live()
         return buffer
+
+    def _storing_bytes(self) -> int:
+        """Bytes in buffers on their way to the disk."""
+        leaving_bytes = 0 if self.devices is None else self.devices.leaving_bytes
+        return self.writes.in_flight_bytes + leaving_bytes
+
+    def _finish_oldest(self) -> bool:
+        """Wait for the store that is furthest on its way; false when there is none."""
+        if self.writes:
+            self.writes.finish_oldest()
+            return True
+        return self.devices is not None and self.devices.finish_oldest()
 
     # Ends
 
@@ -395,6 +447,8 @@ class ActivationStore:
                 self._keep_if_changed(record, content)
             while self._forgotten:
                 self._bury(self._forgotten.popleft())
+            if self.devices is not None:
+                self.devices.copier.settle()
             self.writes.finish_done()
             self.reads.finish_drained()
             if self._recomputed:
@@ -409,14 +463,14 @@ class ActivationStore:
     def wait_until_idle(self) -> None:
         """Return when no store is under way any more."""
         with self.lock:
-            while self.writes:
-                self.writes.finish_oldest()
+            while self._finish_oldest():
+                pass
             self.settle()
 
     def close(self) -> None:
         """Give everything back: disk space, buffers, the engines' threads."""
         with self.lock:
-            _close_all(self.reads.engine, self.writes.engine, self.spools, self.pool)
+            self._closing()
 
     def _forget(self, record: Record) -> None:
         self._forgotten.append(
@@ -477,8 +531,14 @@ class ActivationStore:
 
 
 def _close_all(
-    reader: StorageEngine, writer: StorageEngine, spools: SpoolSet, pool: BufferPool
+    copier: DeviceCopier | None,
+    reader: StorageEngine,
+    writer: StorageEngine,
+    spools: SpoolSet,
+    pool: BufferPool,
 ) -> None:
+    if copier is not None:
+        copier.close()
     reader.close()
     writer.close()
     spools.close()

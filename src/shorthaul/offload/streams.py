@@ -13,6 +13,9 @@ import torch
 class StreamBackend(Protocol):
     """Streams do what they are told in order; events are marks in them."""
 
+    def is_on_device(self, tensor: torch.Tensor) -> bool:
+        """Whether a tensor lies where these streams work."""
+
     def current_stream(self, device: torch.device) -> Any:
         """The stream on which PyTorch computes now, in this thread."""
 
@@ -46,6 +49,10 @@ class StreamBackend(Protocol):
 
 class CudaStreams:
     """PyTorch's own streams and events."""
+
+    def is_on_device(self, tensor: torch.Tensor) -> bool:
+        """Whether a tensor lies on a CUDA device."""
+        return tensor.device.type == "cuda"
 
     def current_stream(self, device: torch.device) -> Any:
         """The stream on which PyTorch computes now."""
