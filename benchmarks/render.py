@@ -16,10 +16,13 @@ import argparse
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from benchmarks import ledger
+from benchmarks.bars import draw_layer_shares, draw_steps
+from benchmarks.curve import draw_curve
 from benchmarks.reference import render_errors, render_pages, render_settings
 from shorthaul.units import format_bytes, format_seconds
 
@@ -28,6 +31,33 @@ _BLOCK = re.compile(
     r"(?P<begin><!-- table: (?P<name>[\w-]+) -->\n).*?(?P<end><!-- end table -->)", re.DOTALL
 )
 _MARKER = re.compile(r"<!-- (?:table: [\w-]+|end table) -->")
+
+
+# Pictures, by their file: the question whose newest run is drawn, and how.
+PICTURES: dict[str, tuple[str, Callable[[Sequence[Mapping[str, Any]]], str]]] = {
+    "docs/offload_curve.svg": (
+        "offload_batches",
+        partial(
+            draw_curve,
+            panels={
+                "peak_live_bytes": "Peak of live activations",
+                "peak_growth_bytes": "Peak of resident memory, over before the step",
+            },
+        ),
+    ),
+    "docs/conv_layers.svg": (
+        "conv_layers",
+        partial(
+            draw_layer_shares,
+            case_ends="channels_last batch 1 threads 1",
+            title="Share of the FMA peak: float32, channels last, one image, one thread",
+        ),
+    ),
+    "docs/conv_ablation.svg": (
+        "conv_ablation",
+        partial(draw_steps, title="Share of the FMA peak, geometric mean of the twelve layers"),
+    ),
+}
 
 
 class RenderError(ValueError):
@@ -68,7 +98,7 @@ def list_pages(root: Path = ROOT) -> list[Path]:
 
 
 def find_stale_pages(root: Path = ROOT, directory: Path = ledger.DIRECTORY) -> dict[Path, str]:
-    """Each page that differs from what its sources say, with the text it should have."""
+    """Each page and picture that differs from its sources, with the text it should have."""
     tables = list_tables(root, directory)
     stale = {}
     for page in list_pages(root):
@@ -76,6 +106,17 @@ def find_stale_pages(root: Path = ROOT, directory: Path = ledger.DIRECTORY) -> d
         filled = fill_page(text, tables, page.name)
         if filled != text:
             stale[page] = filled
+    return stale | find_stale_pictures(root, directory)
+
+
+def find_stale_pictures(root: Path, directory: Path) -> dict[Path, str]:
+    """Each picture that differs from what the ledger says; none where its question was not asked."""
+    stale = {}
+    for name, (question, draw) in PICTURES.items():
+        if question in ledger.list_questions(directory):
+            drawn = draw(ledger.read_runs(question, directory)[-1]["rows"])
+            if not (root / name).exists() or (root / name).read_text() != drawn:
+                stale[root / name] = drawn
     return stale
 
 
