@@ -59,9 +59,11 @@ $(PEERS)/bin/pip:
 	@sh setup/check.sh "$(PYTHON)" "$(PEERS)"
 	@"$(PYTHON)" -m venv $(PEERS)
 
-$(PEERS)/.ready: setup/torch.txt setup/peers.txt | $(PEERS)/bin/pip
+$(PEERS)/.ready: setup/torch.txt setup/peers.txt setup/peers_built.txt | $(PEERS)/bin/pip
 	$(PEERS)/bin/pip install --quiet --requirement setup/torch.txt
 	$(PEERS)/bin/pip install --quiet --constraint setup/torch.txt --requirement setup/peers.txt
+	$(PEERS)/bin/pip install --quiet wheel scipy
+	$(PEERS)/bin/pip install --quiet --no-build-isolation --constraint setup/torch.txt --requirement setup/peers_built.txt
 	@touch $@
 
 clean: ## remove caches and build products; the environments stay
