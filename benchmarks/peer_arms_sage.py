@@ -1,0 +1,120 @@
+"""GraphSAGE on ogbn-arxiv with DGL and with PyG: arms for `bench_sage_epoch.py`.
+
+Each library's own loader, sampler and `SAGEConv`, used as its documentation does. An epoch trains a
+fresh model on every training node once; the accuracy is that on the last third, before learning it.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from arxiv import CLASSES, load_arxiv
+from torch import nn
+
+SIZE, FAN_OUTS, WIDTH, RATE = 1024, [15, 10, 5], 64, 3e-3
+WIDTHS = (128, WIDTH, WIDTH, CLASSES)
+
+
+def train(model: nn.Module, batches: Iterable[tuple[Any, torch.Tensor]]) -> dict[str, float]:
+    """Train on (what the model takes, labels)."""
+    optimiser = torch.optim.Adam(model.parameters(), RATE)
+    right: list[float] = []
+    for inputs, labels in batches:
+        scores = model(*inputs)
+        nn.functional.cross_entropy(scores, labels).backward()
+        optimiser.step()
+        optimiser.zero_grad()
+        right.append(float((scores.detach().argmax(1) == labels).float().mean()))
+    last = right[-max(1, len(right) // 3) :]
+    return {"accuracy": sum(last) / len(last)}
+
+
+def make_dgl(count: int, threads: int, workers: int, is_trained: bool = True) -> Callable[[], Any]:
+    import dgl_without_graphbolt  # noqa: F401
+
+    # isort: split
+    import dgl
+
+    torch.set_num_threads(threads)
+    data = load_arxiv()
+    graph = dgl.graph(tuple(data.edge_index), num_nodes=data.num_nodes).formats(["csc"])
+    graph.create_formats_()
+    graph.ndata["feat"], graph.ndata["label"] = data.features, data.labels
+    sampler = dgl.dataloading.NeighborSampler(
+        FAN_OUTS[::-1], prefetch_node_feats=["feat"], prefetch_labels=["label"]
+    )
+    loader = dgl.dataloading.DataLoader(
+        graph,
+        data.train[: count * SIZE],
+        sampler,
+        batch_size=SIZE,
+        shuffle=True,
+        num_workers=workers,
+    )
+
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            pairs = itertools.pairwise(WIDTHS)
+            self.layers = nn.ModuleList(dgl.nn.SAGEConv(*pair, "mean") for pair in pairs)
+
+        def forward(self, blocks: Any) -> torch.Tensor:
+            x = blocks[0].srcdata["feat"]
+            for number, (layer, block) in enumerate(zip(self.layers, blocks)):  # noqa: B905
+                x = layer(block, x.relu() if number else x)
+            return x
+
+    batches = lambda: (((blocks,), blocks[-1].dstdata["label"]) for _, _, blocks in loader)  # noqa: E731
+    return lambda: _run(Model, batches(), is_trained)
+
+
+def make_pyg(count: int, threads: int, workers: int, is_trained: bool = True) -> Callable[[], Any]:
+    from torch_geometric.data import Data
+    from torch_geometric.loader import NeighborLoader
+    from torch_geometric.nn import SAGEConv
+    from torch_geometric.utils import trim_to_layer
+
+    torch.set_num_threads(threads)
+    data = load_arxiv()
+    loader = NeighborLoader(
+        Data(x=data.features, y=data.labels, edge_index=data.edge_index),
+        num_neighbors=FAN_OUTS,
+        batch_size=SIZE,
+        input_nodes=data.train[: count * SIZE],
+        shuffle=True,
+        num_workers=workers,
+        persistent_workers=workers > 0,
+    )
+
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            pairs = itertools.pairwise(WIDTHS)
+            self.layers = nn.ModuleList(SAGEConv(*pair) for pair in pairs)
+
+        def forward(self, batch: Any) -> torch.Tensor:
+            x, edge_index = batch.x, batch.edge_index
+            for number, layer in enumerate(self.layers):
+                x, edge_index, _ = trim_to_layer(
+                    number, batch.num_sampled_nodes, batch.num_sampled_edges, x, edge_index
+                )
+                x = layer(x.relu() if number else x, edge_index)
+            return x[: batch.batch_size]
+
+    batches = lambda: (((batch,), batch.y[: batch.batch_size]) for batch in loader)  # noqa: E731
+    return lambda: _run(Model, batches(), is_trained)
+
+
+def _run(
+    model: Callable[[], nn.Module], batches: Iterable[Any], is_trained: bool
+) -> dict[str, float]:
+    if is_trained:
+        torch.manual_seed(0)
+        return train(model(), batches)
+    return {"batches": float(sum(1 for _ in batches))}
+
+
+ARMS = {"dgl": make_dgl, "pyg": make_pyg}
