@@ -71,8 +71,9 @@ def end_quietly(engine: StorageEngine, tickets: Tickets) -> None:
         if not engine.cancel(ticket):
             try:
                 ticket.wait()
-            except (StorageError, CancelledError):
-                continue  # nobody wants these bytes any more
+            except (StorageError, CancelledError) as error:
+                # Nobody wants these bytes any more; the error's frames would hold their record.
+                error.__traceback__ = None
 
 
 @dataclass(eq=False)
@@ -156,7 +157,8 @@ class WriteLane:
         record = store.record()
         try:
             wait_for(store.tickets, self._counts)
-        except CancelledError:  # the record is gone; a piece of it may still be on its way
+        except CancelledError as error:  # the record is gone; a piece may still be on its way
+            error.__traceback__ = None
             end_quietly(self.engine, store.tickets)
             self.spools.give(store.slots)
             return

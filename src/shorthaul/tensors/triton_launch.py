@@ -233,7 +233,9 @@ def _vectors_of(rows: StoredRows, out: torch.Tensor, word: torch.dtype | None = 
 
 
 def _table_words(rows: StoredRows, vectors: RowVectors) -> torch.Tensor:
-    count = (rows.rows - 1) * vectors.stride + vectors.vectors if rows.rows else 0
+    count = 0
+    if rows.values.numel():
+        count = (rows.rows - 1) * vectors.stride + vectors.vectors
     return _as_words(rows.values, vectors.word, count * vectors.words)
 
 
