@@ -29,7 +29,8 @@ constexpr bool channels_last = true;
 
 constexpr int tile_rows = 6, tile_vectors = 2;
 constexpr int64_t panel = tile_vectors * lanes;
-constexpr bool in_place = false;
+constexpr bool has_prefetch = true;
+using Block = WindowBlock<Value, channels_last, Windows::strips, 576, has_prefetch>;
 """
 
 
@@ -38,6 +39,25 @@ def test_the_head_of_a_kernel_says_what_it_is() -> None:
     assert source.name == "conv_window_64to40_1x3x3"
     assert source.text.startswith(GOLDEN)
     assert "  constexpr Shape shape{64, 40, 1, 1, 3, 3, 1, 1, 1, 1, 1, 1};\n" in source.text
+
+
+@pytest.mark.parametrize(
+    ("windows", "changes", "length"),
+    [
+        ("strips", {}, 576),
+        ("rows", {}, 64),
+        ("in_place", {}, 64),
+        ("strips", {"dilation": (1, 1, 2)}, 192),  # a column at a time
+        ("in_place", {"kernel": (1, 1, 3)}, 192),  # one row: windows are whole
+        ("in_place", {"kernel": (1, 1, 3), "groups": 2}, 64),  # other groups lie in between
+        ("strips", {"in_channels": 1024}, 0),  # too long for one chunk
+    ],
+)
+def test_the_length_of_a_run_is_compiled_in(windows, changes, length) -> None:
+    kernel = replace(KERNEL, windows=windows, shape=replace(SHAPE, **changes))
+    assert kernel.run_length == length
+    assert f"Windows::{windows}, {length}, has_prefetch>" in emit_window_kernel(kernel).text
+    assert replace(kernel, shape=None).run_length == 0
 
 
 def test_a_general_kernel_differs_in_its_shape_only() -> None:

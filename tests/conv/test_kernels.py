@@ -8,7 +8,9 @@ import torch
 from hypothesis import given, settings
 
 from shorthaul.conv import aten
+from shorthaul.conv.geometry import forward_task
 from shorthaul.conv.kernels import (
+    ConvSchedule,
     candidate_schedules,
     choose_schedule,
     run_forward,
@@ -18,6 +20,7 @@ from shorthaul.conv.kernels import (
 )
 from shorthaul.conv.packing import packed_weights
 from shorthaul.conv.problem import ACTIVATIONS, LAYOUTS, ConvProblem
+from shorthaul.conv.schedule import choose_windows
 from tests.conv.problems import ACTIVATION_LAYOUTS, Case, cases, in_double
 from tests.conv.tolerances import require_close
 
@@ -72,6 +75,34 @@ def test_gradients_are_atens(case: Case) -> None:
 def test_everything_is_atens_in_every_dtype_and_layout(case: Case) -> None:
     require_forward(case)
     require_gradients(case)
+
+
+@settings(max_examples=60, deadline=None)
+@given(cases(is_quick=True))
+def test_windows_give_the_same_bits_wherever_they_are_read(case: Case) -> None:
+    task = forward_task(case.problem, case.batch, case.sizes)
+    strips = ConvSchedule("window", 6, 2, is_specialised=False, strip_bytes=3000, windows="strips")
+    layouts = ["rows"] if task.shape.kernel[0] == 1 else []
+    layouts += ["in_place"] if task.windows == "in_place" else []
+    if layouts:
+        expected = require_forward(case, schedule=strips)
+        for layout in layouts:
+            got = require_forward(case, schedule=replace(strips, windows=layout))
+            assert torch.equal(got, expected), layout
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_kernel_for_many_channels_shares_rows_and_gives_the_same_bits(layout: str) -> None:
+    # Three images of five rows: blocks end within images, and some span two of them.
+    problem = ConvProblem(64, 24, (1, 3, 3), padding=((0, 0), (1, 1), (1, 1)), layout=layout)
+    inside = replace(problem, padding=((0, 0), (0, 0), (0, 0)))
+    for each, last in ((problem, "rows"), (inside, "in_place")):
+        case = Case(each, 3, (1, 5, 7))
+        schedule = ConvSchedule("window", 6, 2, strip_bytes=9 * 6 * 256, depth_chunk=130)
+        chosen = choose_windows(forward_task(each, 3, case.sizes), schedule)
+        assert chosen == (last if layout == "channels_last" else "rows")
+        expected = require_forward(case, schedule=replace(schedule, windows="strips"))
+        assert torch.equal(require_forward(case, schedule=schedule), expected)
 
 
 METHODS = (

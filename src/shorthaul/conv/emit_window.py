@@ -1,6 +1,7 @@
-"""Writing the window kernel: pack strips of windows, then multiply them where they overlap.
+"""Writing the window kernel: windows that overlap in memory, times panels of weights.
 
-The text is the loop nest; what each loop does to one strip, tile or vector is in
+Windows are packed into strips, or read from rows that are packed once or from the image itself. The
+text is the loop nest; what each loop does to one block, tile or vector is in
 `shorthaul/conv/*.h`. A specialised kernel has its shape as constants, a general one reads it from
 its arguments: nothing else differs, so both give the same bits.
 """
@@ -38,6 +39,16 @@ ACTIVATION_TYPES = {
     "tanh": "Tanh",
 }
 
+HOW = {
+    "strips": "packed into strips",
+    "rows": "read from packed rows",
+    "in_place": "read where they lie",
+}
+
+# Weights of longer runs would not stay in the second-level cache beside the windows: 16 channels of
+# 4,608 values are 288 KiB. Such runs are cut, so their length is not compiled in.
+LONGEST_RUN = 4608
+
 
 @dataclass(frozen=True)
 class WindowKernel:
@@ -50,7 +61,8 @@ class WindowKernel:
     rows: int  # of the register tile: windows
     vectors: int  # of the register tile: vectors of output channels
     shape: KernelShape | None = None  # None: read from the arguments
-    in_place: bool = False  # windows are contiguous in the input itself: no strip is packed
+    windows: str = "strips"  # where windows are read: see `WindowTask.windows`
+    has_prefetch: bool = True  # of the lines that are written
 
     @property
     def lanes(self) -> int:
@@ -61,6 +73,19 @@ class WindowKernel:
     def panel(self) -> int:
         """Output channels of one panel of packed weights."""
         return self.lanes * self.vectors
+
+    @property
+    def run_length(self) -> int:
+        """Values of a window that follow one another, if known and short enough to be one chunk; else 0."""
+        if self.shape is None:
+            return 0
+        values = self.shape.in_channels
+        if self.windows == "strips" or (
+            self.shape.window_rows == 1 and (self.windows == "rows" or self.shape.groups == 1)
+        ):
+            values *= self.shape.window_rows
+            values *= self.shape.kernel[2] if self.shape.dilation[2] == 1 else 1
+        return values if values <= LONGEST_RUN else 0
 
 
 def emit_preamble(
@@ -98,15 +123,15 @@ def emit_window_kernel(kernel: WindowKernel) -> CppSource:
         ("parallel", "conv/output", "conv/window_block"),
     )
     detail = "general" if kernel.shape is None else kernel.shape.describe()
-    how = "read where they lie" if kernel.in_place else "packed into strips"
     text = f"""\
-// Convolution by windows {how}: {detail}, {str(kernel.dtype).removeprefix("torch.")},
+// Convolution by windows {HOW[kernel.windows]}: {detail}, {str(kernel.dtype).removeprefix("torch.")},
 // {"channels last" if kernel.channels_last else "contiguous"}. Register tile: {kernel.rows} windows x {kernel.panel} output channels for {kernel.machine.name}.
 // Every sum runs over (kernel column, kernel row, channel) in this order, whatever the threads.
 {preamble}
 constexpr int tile_rows = {kernel.rows}, tile_vectors = {kernel.vectors};
 constexpr int64_t panel = tile_vectors * lanes;
-constexpr bool in_place = {str(kernel.in_place).lower()};
+constexpr bool has_prefetch = {str(kernel.has_prefetch).lower()};
+using Block = WindowBlock<Value, channels_last, Windows::{kernel.windows}, {kernel.run_length}, has_prefetch>;
 
 {function.prototype()} {{
 {emit_sizes_and_shape(names, kernel.shape)}
@@ -136,11 +161,10 @@ _LOOPS = """\
   const int64_t parts = shape.groups * panel_parts;
   const int64_t tasks = row_blocks * column_blocks * parts;
   const bool is_plain = residual == nullptr && std::is_same_v<Activation, NoActivation>;
-  using Block = WindowBlock<Value, channels_last, in_place>;
 
   // A task is a block of output pixels and a part of one group's output channels.
   on_each_thread(threads < tasks ? threads : tasks, [&](int64_t thread, int64_t team) {
-    Block block(workspace + thread * thread_bytes, panel, block_rows, block_columns, shape);
+    Block block(workspace + thread * thread_bytes, panel, block_rows, block_columns, shape, sizes);
     int64_t packed = -1;
     for (int64_t task = tasks * thread / team; task < tasks * (thread + 1) / team; ++task) {
       const int64_t part = task % panel_parts, group = task / panel_parts % shape.groups;
@@ -161,8 +185,8 @@ _LOOPS = """\
           const real* of_panel = weights + (group * panels + each) * shape.window_values() * panel;
           const real* of_bias = bias == nullptr ? nullptr : bias + (group * panels + each) * panel;
 
-          // Chunks of the window: what one chunk reads of a panel fits the first-level cache.
-          block.for_each_chunk(depth_chunk, shape, [&](const Chunk& chunk) {
+          // Chunks of the window: what one chunk reads of a panel stays in the second-level cache.
+          block.for_each_chunk(depth_chunk, [&](const Chunk& chunk) {
             // Tiles of windows: sums stay in registers for the whole chunk.
             balanced_tiles(block.pixels, tile_rows, [&](int64_t pixel, int64_t size) {
               with_constant<tile_rows>(size, [&](auto rows) {

@@ -21,6 +21,10 @@ import torch
 
 from shorthaul.conv.problem import ConvProblem, Triple
 
+# From so many channels on, windows are read in runs of one pixel's channels: the jump to the next run
+# costs about ten cycles beside six per value, and packing strips costs more.
+LONG_RUN = 64
+
 PADDING_CODES = {"zeros": 0, "reflect": 1, "replicate": 2, "circular": 3, "symmetric": 4}
 
 
@@ -34,6 +38,11 @@ class KernelShape:
     kernel: tuple[int, int, int]
     stride: tuple[int, int, int]
     dilation: tuple[int, int, int]
+
+    @property
+    def window_rows(self) -> int:
+        """Image rows under a window, those of all its depths together."""
+        return self.kernel[0] * self.kernel[1]
 
     def values(self) -> tuple[int, ...]:
         """In the order of `SHAPE_NAMES`."""
@@ -86,11 +95,25 @@ class WindowTask:
         )
 
     @property
-    def can_read_in_place(self) -> bool:
-        """Whether windows are contiguous in the input itself, so that nothing is packed."""
+    def windows(self) -> str:
+        """Where windows are read: the layout does not change the order of their values.
+
+        ========  ================================================================================
+        in_place  the image itself: channels last, nothing to widen, every window inside
+        rows      rows of the image, packed once for all output rows of a block
+        strips    im2win's strips, one per output row: a window is one run, however few channels
+        ========  ================================================================================
+        """
+        depth, height, _ = self.shape.kernel
+        has_long_runs = self.shape.in_channels >= LONG_RUN
+        if self._can_read_in_place and (depth * height == 1 or has_long_runs):
+            return "in_place"
+        return "rows" if depth == 1 and height > 1 and has_long_runs else "strips"
+
+    @property
+    def _can_read_in_place(self) -> bool:
         return (
             self.channels_last
-            and self.shape.kernel[:2] == (1, 1)
             and self.dtype in (torch.float32, torch.float64)
             and all(
                 low == 0 and (outputs - 1) * stride + (kernel - 1) * dilation < size

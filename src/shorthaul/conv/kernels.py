@@ -41,6 +41,7 @@ from shorthaul.conv.schedule import (
     Sizes,
     candidate_schedules,
     choose_schedule,
+    choose_windows,
     plan_blocks,
     plan_gradient,
     plan_planes,
@@ -255,7 +256,8 @@ def _prepare(task: WindowTask, taps: Taps | None, schedule: ConvSchedule, thread
         schedule.rows,
         schedule.vectors,
         task.shape if schedule.is_specialised else None,
-        task.can_read_in_place,
+        choose_windows(task, schedule),
+        schedule.has_prefetch,
     )
     plan = plan_blocks(task, schedule, threads)
     numbers = _as_array(

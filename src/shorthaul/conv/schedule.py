@@ -3,7 +3,7 @@
 >>> from shorthaul.conv.problem import ConvProblem
 >>> schedule = choose_schedule(ConvProblem(64, 64, (1, 3, 3)), (1, 1, 56, 56), threads=2)
 >>> schedule.describe()
-'window 6x2 strips 192 KiB chunk 512'
+'window 6x2 strips 192 KiB chunk 4608'
 
 A schedule never changes what is summed in which order within one method, so any two schedules of
 the same method give the same bits.
@@ -12,7 +12,9 @@ the same method give the same bits.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 
 from shorthaul.conv.geometry import WindowTask, forward_task
 from shorthaul.conv.machine import VectorMachine, second_level_cache_bytes, this_machine
@@ -37,16 +39,20 @@ class ConvSchedule:
     vectors: int  # of the register tile
     is_specialised: bool = True
     strip_bytes: int | None = None  # packed windows per thread; None: the papers' whole tensor
-    depth_chunk: int = 512  # values of a window that are summed before the next tile of windows
+    depth_chunk: int = 4608  # values of a window that are summed before the next tile of windows
+    windows: str | None = None  # where windows are read; None: what suits the task
+    has_prefetch: bool = True  # whether lines of the output are asked for before they are written
 
     def describe(self) -> str:
         """One line that tells it from the others; the tuner's name for it."""
         strips = (
             "whole tensor" if self.strip_bytes is None else f"strips {self.strip_bytes >> 10} KiB"
         )
-        general = "" if self.is_specialised else " general"
+        further = "" if self.is_specialised else " general"
+        further += "" if self.windows is None else f" {self.windows}"
+        further += "" if self.has_prefetch else " without prefetch"
         return (
-            f"{self.method} {self.rows}x{self.vectors} {strips} chunk {self.depth_chunk}{general}"
+            f"{self.method} {self.rows}x{self.vectors} {strips} chunk {self.depth_chunk}{further}"
         )
 
 
@@ -194,30 +200,47 @@ def _choose_tile(out_channels: int, lanes: int, machine: VectorMachine) -> tuple
 
 
 def plan_blocks(task: WindowTask, schedule: ConvSchedule, threads: int) -> BlockPlan:
-    """Cut the output into blocks whose packed windows fit the schedule's strips.
+    """Cut the output into blocks whose windows fit the schedule's strips.
 
     Neither the order of a sum nor its chunks depend on the cut, so results do not depend on it.
     """
-    value_bytes = _sum_bytes(task)
-    panel = schedule.vectors * this_machine().lanes(value_bytes)
-    column_bytes = (
-        task.shape.in_channels * task.shape.kernel[0] * task.shape.kernel[1] * value_bytes
-    )
-    block_rows, block_columns = _cut_output(task, schedule, column_bytes, threads)
+    panel = schedule.vectors * this_machine().lanes(_sum_bytes(task))
+    block_rows, block_columns = _cut_output(task, schedule, threads)
     rows, columns = task.batch * task.out_sizes[0] * task.out_sizes[1], task.out_sizes[2]
     blocks = -(-rows // block_rows) * -(-columns // block_columns) * task.shape.groups
     # Few blocks would leave threads idle: then several threads share one, by output channels.
     panels = -(-task.shape.out_channels // panel)
     parts = min(panels, threads) if blocks < 3 * threads and blocks % threads else 1
-    strips = (
-        0 if task.can_read_in_place else block_rows * _columns(task, block_columns) * column_bytes
-    )
+    layout = choose_windows(task, schedule)
+    packed = _window_bytes(task, layout, block_rows, block_columns)
     return BlockPlan(
         block_rows,
         block_columns,
         parts,
-        _thread_bytes(task, block_rows * block_columns, block_columns, panel) + strips,
+        _thread_bytes(task, block_rows * block_columns, block_columns, panel)
+        + (0 if layout == "in_place" else packed),
     )
+
+
+def choose_windows(task: WindowTask, schedule: ConvSchedule) -> str:
+    """Where a schedule reads windows: `strips`, `rows` or `in_place` (see `WindowTask.windows`)."""
+    if schedule.strip_bytes is None:
+        return "strips"
+    # General kernels stay few: only single rows are read in place.
+    is_general = not schedule.is_specialised and task.shape.window_rows > 1
+    return schedule.windows or ("strips" if is_general else task.windows)
+
+
+def _window_bytes(task: WindowTask, layout: str, rows: int, columns: int) -> int:
+    """Bytes under the windows of a block, as they are packed or as they lie in the image."""
+    row_bytes = _columns(task, columns) * task.shape.in_channels * _sum_bytes(task)
+    if layout == "strips":
+        return rows * task.shape.window_rows * row_bytes
+    # Neighbouring output rows share image rows, unless another image or depth begins in between.
+    reach = (task.shape.kernel[1] - 1) * task.shape.dilation[1] + 1
+    stride, height = task.shape.stride[1], task.out_sizes[1]
+    bands = min(task.batch * task.out_sizes[0], (rows + height - 2) // height + 1)
+    return (rows * stride + bands * max(0, reach - stride)) * task.shape.kernel[0] * row_bytes
 
 
 def plan_rows(task: WindowTask) -> int:
@@ -271,26 +294,58 @@ def plan_planes(task: WindowTask, schedule: ConvSchedule) -> BlockPlan:
     return BlockPlan(rows, columns, 1, sum(-(-piece // 64) * 64 for piece in pieces))
 
 
-def _cut_output(
-    task: WindowTask, schedule: ConvSchedule, column_bytes: int, threads: int
-) -> tuple[int, int]:
+def _cut_output(task: WindowTask, schedule: ConvSchedule, threads: int) -> tuple[int, int]:
     """Rows and columns of a block."""
     rows, columns = task.batch * task.out_sizes[0] * task.out_sizes[1], task.out_sizes[2]
     if schedule.strip_bytes is None:
         return task.out_sizes[0] * task.out_sizes[1], columns
-    block_columns = columns
-    if _columns(task, columns) * column_bytes > 2 * schedule.strip_bytes:
-        reach = _columns(task, 1)
-        fitting = (schedule.strip_bytes // column_bytes - reach) // _column_step(task) + 1
-        block_columns = _even_part(columns, max(schedule.rows, fitting))
-    strip = _columns(task, block_columns) * column_bytes
-    block_rows = min(max(1, schedule.strip_bytes // strip), max(1, 4096 // block_columns), rows)
+    limit = min(4096, _pixels_beside_weights(task, schedule.strip_bytes))
+    layout, budget = choose_windows(task, schedule), schedule.strip_bytes
+
+    def fits(width: int, height: int) -> bool:
+        return _window_bytes(task, layout, height, width) <= budget
+
+    narrowest = min(columns, schedule.rows)
+    widest = _largest(narrowest, min(columns, limit), lambda width: fits(width, 1))
+    # The block of the most pixels; a wide one if it has nearly as many, because narrow ones share less.
+    block_rows, block_columns = 1, narrowest
+    fewest = -(-columns // widest)
+    for parts in range(fewest, fewest + 16):
+        width = _even_part(columns, -(-columns // parts))
+        if width < narrowest:
+            break
+        most = max(1, min(rows, limit // width))
+        height = _even_part(rows, _largest(1, most, partial(fits, width)))
+        if height * width > 1.1 * block_rows * block_columns:
+            block_rows, block_columns = height, width
+            if height * width >= limit / 2:
+                break
     column_blocks = -(-columns // block_columns)
     # Some blocks per thread even out the load, as long as a block still fills its tiles.
     wanted = -(-4 * threads // column_blocks)
     if threads > 1 and -(-rows // block_rows) < wanted and rows * block_columns >= 64 * wanted:
         block_rows = -(-rows // wanted)
     return _even_part(rows, block_rows), block_columns
+
+
+def _largest(low: int, high: int, fits: Callable[[int], bool]) -> int:
+    """The largest number from `low` to `high` that fits, as all below it do; `low` if none does."""
+    while low < high:
+        middle = (low + high + 1) // 2
+        if fits(middle):
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+def _pixels_beside_weights(task: WindowTask, budget: int) -> int:
+    """Pixels of a block whose outputs stay in cache with small weights; large ones want many pixels."""
+    shape, value_bytes = task.shape, _sum_bytes(task)
+    weight_bytes = shape.in_channels * math.prod(shape.kernel) * shape.out_channels * value_bytes
+    if weight_bytes > budget:
+        return 4096
+    return max(64, budget // (shape.out_channels * value_bytes))
 
 
 def _even_part(total: int, largest: int) -> int:
@@ -317,7 +372,8 @@ def _thread_bytes(task: WindowTask, pixels: int, block_columns: int, panel: int)
     value_bytes = _sum_bytes(task)
     capacity = pixels + this_machine().lanes(value_bytes)
     pieces = (
-        capacity * 8, capacity * 8, capacity * panel * value_bytes, _columns(task, block_columns) * 4, 64,
+        capacity * 8, capacity * 8, capacity * panel * value_bytes, _columns(task, block_columns) * 4,
+        math.prod(task.shape.kernel) * 8, 64,
     )  # fmt: skip
     return sum(-(-piece // 64) * 64 for piece in pieces)
 

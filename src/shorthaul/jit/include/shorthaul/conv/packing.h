@@ -40,19 +40,51 @@ static SHORTHAUL_INLINE void copy_channels(real* to, const typename In::value* f
   for (; channel < count; ++channel) to[channel] = In::widen(from[channel]);
 }
 
-// One window row of channels-last images: runs of channels, `pitch` apart in the strip.
+// A few channels, with one load and one store of `wide` values: what is too much is overwritten by
+// the next window row, which the caller packs later.
+template <class In, int wide>
+static SHORTHAUL_INLINE void copy_more(real* to, const typename In::value* from) {
+  static_assert(In::is_real);
+  typedef real piece __attribute__((vector_size(wide * sizeof(real))));
+  piece held;
+  std::memcpy(&held, from, sizeof held);
+  std::memcpy(to, &held, sizeof held);
+}
+
+// One window row of channels-last images: runs of channels, `pitch` apart in the strip. `may_spill`:
+// the values that follow in the strip are not packed yet.
 template <class In>
 static SHORTHAUL_INLINE void pack_row_channels_last(real* to, const typename In::value* from,
                                                     const Columns& columns, int64_t pitch,
-                                                    int64_t channels, int64_t all_channels) {
-  for (int64_t column = 0; column < columns.count; ++column) {
-    const int64_t source = columns.source[column];
-    if (source < 0) {
-      fill_zeros(to + column * pitch, channels);
-    } else {
-      copy_channels<In>(to + column * pitch, from + source * all_channels, channels);
+                                                    int64_t channels, int64_t all_channels,
+                                                    bool may_spill) {
+  const auto pack_some = [&](int64_t begin, int64_t end) {
+    for (int64_t column = begin; column < end; ++column) {
+      const int64_t source = columns.source[column];
+      if (source < 0) {
+        fill_zeros(to + column * pitch, channels);
+      } else {
+        copy_channels<In>(to + column * pitch, from + source * all_channels, channels);
+      }
+    }
+  };
+  if constexpr (In::is_real) {
+    // What is too much of two to four channels is less than one window row, and less than one pixel
+    // of the image: the last column, behind which the image may end, is left out.
+    const int64_t last = columns.inner_end - 1;
+    if (may_spill && channels >= 2 && channels <= 4 && columns.inner_begin < last) {
+      pack_some(0, columns.inner_begin);
+      const auto* line = from + columns.source[columns.inner_begin] * all_channels;
+      real* at = to + columns.inner_begin * pitch;
+      for (int64_t column = columns.inner_begin; column < last; ++column) {
+        copy_more<In, 4>(at, line);
+        at += pitch;
+        line += all_channels;
+      }
+      return pack_some(last, columns.count);
     }
   }
+  pack_some(0, columns.count);
 }
 
 // One window row of contiguous images: channels are a plane apart, so blocks are transposed.
@@ -117,12 +149,33 @@ static SHORTHAUL_INLINE void pack_strip(real* strip, const typename In::value* i
     } else if constexpr (channels_last) {
       const auto* from =
           input + (row.image * plane + source * sizes.in_w) * all_channels + first_channel;
-      pack_row_channels_last<In>(to, from, columns, pitch, channels, all_channels);
+      pack_row_channels_last<In>(to, from, columns, pitch, channels, all_channels,
+                                 window_row + 1 < shape.window_rows());
     } else {
       const auto* from =
           input + (row.image * all_channels + first_channel) * plane + source * sizes.in_w;
       pack_row_contiguous<In>(to, from, columns, pitch, channels, plane);
     }
+  }
+}
+
+// Row `height` of the image of an output row, padded and widened: `in_channels` values per column.
+template <class In, bool channels_last>
+static SHORTHAUL_INLINE void pack_image_row(real* to, const typename In::value* input,
+                                            const OutputRow& row, int64_t height,
+                                            const Columns& columns, int64_t first_channel,
+                                            const Shape& shape, const Sizes& sizes) {
+  const int64_t all_channels = shape.in_channels * shape.groups, plane = sizes.in_plane();
+  const int64_t depth = source_index(row.depth * shape.stride_d - sizes.padding_d, sizes.in_d, sizes.padding_mode);
+  const int64_t line = source_index(height, sizes.in_h, sizes.padding_mode);
+  if (depth < 0 || line < 0) return fill_zeros(to, columns.count * shape.in_channels);
+  const int64_t source = (depth * sizes.in_h + line) * sizes.in_w;
+  if constexpr (channels_last) {
+    const auto* from = input + (row.image * plane + source) * all_channels + first_channel;
+    pack_row_channels_last<In>(to, from, columns, shape.in_channels, shape.in_channels, all_channels, false);
+  } else {
+    const auto* from = input + (row.image * all_channels + first_channel) * plane + source;
+    pack_row_contiguous<In>(to, from, columns, shape.in_channels, shape.in_channels, plane);
   }
 }
 

@@ -1,4 +1,4 @@
-// A block of output pixels: their packed windows, and the sums that wait between two chunks.
+// A block of output pixels: where their windows lie, and the sums that wait between two chunks.
 #pragma once
 
 #include "shorthaul/conv/output.h"
@@ -11,11 +11,19 @@ static SHORTHAUL_INLINE int64_t round_up(int64_t value, int64_t multiple) {
   return (value + multiple - 1) / multiple * multiple;
 }
 
-// Values of a window that are summed at one go.
+// What windows are read from. Every layout has the same values in the same order, only in runs of
+// other lengths: whole windows, or the channels of one pixel.
+enum class Windows {
+  strips,    // packed in window order, once per output row
+  rows,      // image rows packed once for all output rows of the block, padded and widened
+  in_place,  // the image itself
+};
+
+// Runs of a window that are summed at one go.
 struct Chunk {
-  int64_t window_offset;  // from the window's first value
-  int64_t depth;          // how many values came before
-  int64_t count;
+  int64_t first_run, last_run;  // [first_run, last_run)
+  int64_t begin, count;         // values of each run
+  int64_t depth;                // how many values came before
   bool is_last;
 };
 
@@ -28,22 +36,25 @@ struct Target {
   bool is_plain;              // neither residual nor activation
 };
 
-template <class Value, bool channels_last, bool in_place>
+// `run_length`: values of a run where they are known when the kernel is compiled, else 0.
+template <class Value, bool channels_last, Windows layout, int64_t run_length, bool has_prefetch>
 struct WindowBlock {
   using value = typename Value::value;
 
   const int64_t block_rows, block_columns;
-  real* strips;
+  real* packed;             // strips or rows
   real* stage;              // [pixel][channel of the panel]
-  int64_t* window_offsets;  // of each pixel, in `strips` or in the input
+  int64_t* window_offsets;  // of each pixel, in `packed` or in the input
   int64_t* output_offsets;  // of each pixel's first channel
+  int64_t* run_offsets;     // of each run of a window, from the window's first value
+  int64_t runs, run_values;
   Columns columns;
   const real* windows = nullptr;
   int64_t pixels = 0;
 
-  // Carves one thread's workspace; `workspace_bytes` in Python adds up the same sizes.
+  // Carves one thread's workspace; `plan_blocks` in Python adds up the same sizes.
   WindowBlock(uint8_t* memory, int64_t panel, int64_t block_rows, int64_t block_columns,
-              const Shape& shape)
+              const Shape& shape, const Sizes& sizes)
       : block_rows(block_rows), block_columns(block_columns) {
     const int64_t capacity = block_rows * block_columns + lanes;
     const auto take = [&](int64_t bytes) {
@@ -55,10 +66,45 @@ struct WindowBlock {
     output_offsets = reinterpret_cast<int64_t*>(take(capacity * sizeof(int64_t)));
     stage = reinterpret_cast<real*>(take(capacity * panel * sizeof(real)));
     columns.source = reinterpret_cast<int32_t*>(take(shape.columns(block_columns) * sizeof(int32_t)));
-    strips = reinterpret_cast<real*>(memory);
+    run_offsets = reinterpret_cast<int64_t*>(
+        take(shape.kernel_w * shape.window_rows() * sizeof(int64_t)));
+    packed = reinterpret_cast<real*>(memory);
+    columns.count = shape.columns(block_columns);
+    find_runs(shape, sizes);
   }
 
-  // Packs the windows of one block for one group, and notes where each pixel's output goes.
+  // Values between two packed image columns.
+  static SHORTHAUL_INLINE int64_t column_pitch(const Shape& shape) {
+    return layout == Windows::strips ? shape.column_values() : shape.in_channels;
+  }
+
+  // A window is one run of values, unless rows, dilation or other groups' channels lie in between.
+  void find_runs(const Shape& shape, const Sizes& sizes) {
+    const int64_t all_inputs = layout == Windows::in_place ? shape.in_channels * shape.groups : shape.in_channels;
+    const int64_t wide = layout == Windows::in_place ? sizes.in_w : columns.count;
+    const bool is_strip = layout == Windows::strips || (shape.window_rows() == 1 && all_inputs == shape.in_channels);
+    runs = 0;
+    if (is_strip) {
+      const bool is_whole = shape.dilation_w == 1;
+      run_values = is_whole ? shape.window_values() : shape.column_values();
+      for (int64_t column = 0; column < (is_whole ? 1 : shape.kernel_w); ++column) {
+        run_offsets[runs++] = column * shape.dilation_w * shape.column_values();
+      }
+      return;
+    }
+    run_values = shape.in_channels;
+    for (int64_t column = 0; column < shape.kernel_w; ++column) {
+      for (int64_t depth = 0; depth < shape.kernel_d; ++depth) {
+        for (int64_t row = 0; row < shape.kernel_h; ++row) {
+          const int64_t line = depth * shape.dilation_d * sizes.in_h + row * shape.dilation_h;
+          run_offsets[runs++] = (line * wide + column * shape.dilation_w) * all_inputs;
+        }
+      }
+    }
+  }
+
+  // Packs what the windows of one block need of one group, and notes where each pixel's window is
+  // and where its output goes.
   void pack(const value* input, int64_t row_block, int64_t column_block, int64_t group,
             const Shape& shape, const Sizes& sizes) {
     const int64_t first_column = column_block * block_columns;
@@ -69,100 +115,126 @@ struct WindowBlock {
         sizes.rows() - first_row < block_rows ? sizes.rows() - first_row : block_rows;
     const int64_t all_inputs = shape.in_channels * shape.groups;
     const int64_t all_outputs = shape.out_channels * shape.groups;
-    if (!in_place) columns.fill(first_column, outputs, shape, sizes);
+    const int64_t first_channel = group * shape.in_channels;
+    const int64_t window_step = layout == Windows::in_place
+                                    ? shape.stride_w * all_inputs
+                                    : shape.column_step() * column_pitch(shape);
+    if (layout != Windows::in_place) {
+      columns.fill(first_column, outputs, shape, sizes);
+      if (layout == Windows::rows) find_runs(shape, sizes);  // the last block is narrower
+    }
+    Band band;
     pixels = 0;
     for (int64_t each = 0; each < rows; ++each) {
       const OutputRow row(first_row + each, sizes);
-      int64_t window, window_step;
-      if constexpr (in_place) {
+      int64_t window;
+      if constexpr (layout == Windows::in_place) {
         const int64_t at = row.image * sizes.in_plane() +
                            source_row(row, 0, shape, sizes) * sizes.in_w +
                            first_column * shape.stride_w;
-        window = at * all_inputs + group * shape.in_channels;
-        window_step = shape.stride_w * all_inputs;
+        window = at * all_inputs + first_channel;
+      } else if constexpr (layout == Windows::rows) {
+        window = pack_band(band, input, row, first_channel, shape, sizes);
       } else {
         window = each * columns.count * shape.column_values();
-        window_step = shape.column_step() * shape.column_values();
-        pack_strip<Value, channels_last>(strips + window, input, row, columns,
-                                         group * shape.in_channels, shape.in_channels,
-                                         shape.column_values(), shape, sizes);
+        pack_strip<Value, channels_last>(packed + window, input, row, columns, first_channel,
+                                         shape.in_channels, shape.column_values(), shape, sizes);
       }
       const int64_t image = row.image * sizes.out_plane();
-      for (int64_t column = 0; column < outputs; ++column, ++pixels) {
-        window_offsets[pixels] = window + column * window_step;
-        const int64_t position = row.position(first_column + column, sizes);
-        output_offsets[pixels] =
-            channels_last ? (image + position) * all_outputs : image * all_outputs + position;
+      const int64_t position = row.position(first_column, sizes);
+      const int64_t output = channels_last ? (image + position) * all_outputs : image * all_outputs + position;
+      const int64_t output_step = sizes.step_w * (channels_last ? all_outputs : 1);
+      for (int64_t column = 0; column < outputs; ++column) {
+        window_offsets[pixels + column] = window + column * window_step;
+        output_offsets[pixels + column] = output + column * output_step;
       }
+      pixels += outputs;
     }
-    if constexpr (in_place) {
+    if constexpr (layout == Windows::in_place) {
       windows = reinterpret_cast<const real*>(input);
     } else {
-      windows = strips;
+      windows = packed;
     }
   }
 
-  // Calls body(chunk) for each chunk of the window.
-  // A window is one run of values, unless dilation or other groups' channels lie in between.
+  // The rows of one image that are packed so far: line `first` is image row `top`.
+  struct Band {
+    int64_t image = -1, depth = -1, top = 0, first = 0, filled = 0;
+  };
+
+  // Packs the image rows under one output row that its neighbours have not packed; where its first
+  // window is.
+  int64_t pack_band(Band& band, const value* input, const OutputRow& row, int64_t first_channel,
+                    const Shape& shape, const Sizes& sizes) const {
+    const int64_t pitch = columns.count * shape.in_channels;
+    const int64_t top = row.height * shape.stride_h - sizes.padding_h;
+    if (band.image != row.image || band.depth != row.depth) {
+      band = Band{row.image, row.depth, top, band.filled, band.filled};
+    }
+    const int64_t line = band.first + top - band.top;
+    const int64_t end = line + (shape.kernel_h - 1) * shape.dilation_h + 1;
+    if (band.filled < line) band.filled = line;  // rows that no window reads
+    for (; band.filled < end; ++band.filled) {
+      const int64_t height = band.top + band.filled - band.first;
+      pack_image_row<Value, channels_last>(packed + band.filled * pitch, input, row, height, columns,
+                                           first_channel, shape, sizes);
+    }
+    return line * pitch;
+  }
+
+  // Calls body(chunk) for each chunk of the window: whole runs, or parts of long ones whose length is
+  // not compiled in.
   template <class Body>
-  SHORTHAUL_INLINE void for_each_chunk(int64_t chunk, const Shape& shape, const Body& body) const {
-    const bool is_whole = shape.dilation_w == 1 && !(in_place && shape.groups > 1);
-    const int64_t runs = is_whole ? 1 : shape.kernel_w;
-    const int64_t length = is_whole ? shape.window_values() : shape.column_values();
-    const int64_t run_step =
-        shape.dilation_w * shape.column_values() * (in_place ? shape.groups : 1);
-    for (int64_t run = 0; run < runs; ++run) {
-      for (int64_t begin = 0; begin < length; begin += chunk) {
-        const int64_t count = length - begin < chunk ? length - begin : chunk;
-        body(Chunk{run * run_step + begin, run * length + begin, count,
-                   run + 1 == runs && begin + count == length});
-      }
-    }
-  }
-
-  // One tile over one chunk: sums come from the bias or the stage, and go to the stage or, on the
-  // last chunk of a channels-last output, out. Not inlined: in a function of its own the sums get
-  // all the registers.
-  template <int rows, int vectors, class Activation>
-  __attribute__((noinline)) void run_tile(int64_t pixel, const Chunk& chunk, const real* weights,
-                                          const real* bias, const Target<value>& target) const {
-    vec sums[rows][vectors];
-    const bool starts_at_zero = chunk.depth == 0 && bias == nullptr;
-    const real* begin = chunk.depth == 0 ? bias : stage + pixel * (vectors * lanes);
-    const int64_t begin_step = chunk.depth == 0 ? 0 : vectors * lanes;
-#pragma GCC unroll 16
-    for (int row = 0; row < rows; ++row) {
-#pragma GCC unroll 8
-      for (int v = 0; v < vectors; ++v) {
-        sums[row][v] = starts_at_zero ? vec{} : load(begin + row * begin_step + v * lanes);
-      }
-    }
-    const real* here[rows];
-#pragma GCC unroll 16
-    for (int row = 0; row < rows; ++row) {
-      here[row] = windows + window_offsets[pixel + row] + chunk.window_offset;
-    }
-    multiply<rows, vectors>(sums, here, weights + chunk.depth * (vectors * lanes), chunk.count);
-    if (channels_last && chunk.is_last && target.is_plain && target.channels == vectors * lanes) {
-#pragma GCC unroll 16
-      for (int row = 0; row < rows; ++row) {
-#pragma GCC unroll 8
-        for (int v = 0; v < vectors; ++v) {
-          Value::store(target.output + output_offsets[pixel + row] + target.channel + v * lanes,
-                       sums[row][v]);
+  SHORTHAUL_INLINE void for_each_chunk(int64_t most, const Body& body) const {
+    if (run_length == 0 && run_values > most) {
+      for (int64_t run = 0; run < runs; ++run) {
+        for (int64_t begin = 0; begin < run_values; begin += most) {
+          const int64_t count = run_values - begin < most ? run_values - begin : most;
+          body(Chunk{run, run + 1, begin, count, run * run_values + begin,
+                     run + 1 == runs && begin + count == run_values});
         }
       }
       return;
     }
+    const int64_t together = most < run_values ? 1 : most / run_values;
+    for (int64_t run = 0; run < runs; run += together) {
+      const int64_t last = run + together < runs ? run + together : runs;
+      body(Chunk{run, last, 0, run_values, run * run_values, last == runs});
+    }
+  }
+
+  // One tile over one chunk: sums come from the bias or the stage, and go to the stage or, on the
+  // last chunk of a plain channels-last output, out.
+  template <int rows, int vectors, class Activation>
+  SHORTHAUL_INLINE void run_tile(int64_t pixel, const Chunk& chunk, const real* weights,
+                                 const real* bias, const Target<value>& target) const {
+    static constexpr vec zeros[vectors] = {};
+    constexpr int64_t wide = vectors * lanes;
+    real* to[rows];
+    bool goes_out = false;
+    if constexpr (channels_last && Value::is_real) {
+      goes_out = chunk.is_last && target.is_plain && target.channels == wide;
+    }
 #pragma GCC unroll 16
     for (int row = 0; row < rows; ++row) {
-#pragma GCC unroll 8
-      for (int v = 0; v < vectors; ++v) {
-        store(stage + ((pixel + row) * vectors + v) * lanes, sums[row][v]);
+      if constexpr (channels_last && Value::is_real) {
+        if (goes_out) {
+          // The lines that the sums will be written to come while the sums are made.
+          to[row] = target.output + output_offsets[pixel + row] + target.channel;
+          if (has_prefetch) __builtin_prefetch(to[row], 1);
+          continue;
+        }
       }
+      to[row] = stage + (pixel + row) * wide;
     }
-    if (channels_last && chunk.is_last) {
-      finish_rows<Activation>(pixel, rows, vectors * lanes, target);
+    const real* begin = chunk.depth > 0    ? stage + pixel * wide
+                        : bias != nullptr ? bias
+                                          : reinterpret_cast<const real*>(zeros);
+    const Runs runs{run_offsets + chunk.first_run, chunk.last_run - chunk.first_run, chunk.count};
+    sum_tile<rows, vectors, run_length>(begin, chunk.depth > 0 ? wide : 0, windows + chunk.begin,
+                                        window_offsets + pixel, weights + chunk.depth * wide, runs, to);
+    if (channels_last && chunk.is_last && !goes_out) {
+      finish_rows<Activation>(pixel, rows, wide, target);
     }
   }
 
