@@ -49,27 +49,11 @@ using shorthaul::each_chunk;
 
 namespace {
 
-// Calls visit(node, relation, first, stop) for each run of edges first..stop of one chunk that share
-// their row and their relation. A run belongs to the chunk in which it begins.
-template <class Visit>
-void each_run(const Index* pointers, const Index* relations, int64_t edges, int64_t rows, int64_t chunk,
-              int64_t chunks, const Visit& visit) {
-  const int64_t start = chunk_start(edges, chunk, chunks), stop = chunk_start(edges, chunk + 1, chunks);
-  if (start == stop) return;
-  int64_t row = std::upper_bound(pointers, pointers + rows, static_cast<Index>(start)) - pointers - 1;
-  int64_t first = start;
-  // A run that began in the chunk before is passed over.
-  while (first > pointers[row] && first < stop && relations[first] == relations[first - 1]) {
-    if (++first == pointers[row + 1]) break;
-  }
-  while (first < stop) {
-    while (pointers[row + 1] <= first) ++row;
-    const Index row_stop = pointers[row + 1], relation = relations[first];
-    int64_t next = first + 1;
-    while (next < row_stop && relations[next] == relation) ++next;
-    visit(row, relation, first, next);
-    first = next;
-  }
+// Where the rows of a chunk begin: chunks have whole rows and about equally many edges.
+int64_t first_row(const Index* pointers, int64_t rows, int64_t chunk, int64_t chunks) {
+  if (chunk == 0 || chunk == chunks) return chunk == 0 ? 0 : rows;
+  const Index start = static_cast<Index>(chunk_start(pointers[rows], chunk, chunks));
+  return std::lower_bound(pointers, pointers + rows, start) - pointers;
 }
 
 }  // namespace
@@ -107,22 +91,27 @@ int32_t sort_rows(const Index* keys, const Index* ends, const Index* by_relation
   });
 }
 
-// counts[chunk][relation] = runs, then edges, that the chunk has of each relation, as positions among
-// the pairs and among their edges. Returns the number of pairs.
+// A pair is a run of edges with one relation within a row. How many runs and edges of each relation a
+// chunk has -> where its own begin among the pairs and among their edges. Returns the number of pairs.
 int64_t count_pairs(const Index* row_pointers, const Index* relations, const Index* relation_pointers,
                     Index* run_counts, Index* edge_counts, Index* pointers, int64_t rows_and_one,
-                    int64_t edges, int64_t relations_and_one, int64_t chunks, int64_t threads) {
-  const int64_t kinds = relations_and_one - 1;
+                    int64_t relations_and_one, int64_t chunks, int64_t threads) {
+  const int64_t kinds = relations_and_one - 1, rows = rows_and_one - 1;
   each_chunk(chunks, threads, [&](int64_t chunk) {
     Index* const own_runs = run_counts + chunk * kinds;
     Index* const own_edges = edge_counts + chunk * kinds;
     std::fill(own_runs, own_runs + kinds, 0);
     std::fill(own_edges, own_edges + kinds, 0);
-    each_run(row_pointers, relations, edges, rows_and_one - 1, chunk, chunks,
-             [&](int64_t, Index relation, int64_t first, int64_t stop) {
-               ++own_runs[relation];
-               own_edges[relation] += static_cast<Index>(stop - first);
-             });
+    const int64_t stop_row = first_row(row_pointers, rows, chunk + 1, chunks);
+    for (int64_t row = first_row(row_pointers, rows, chunk, chunks); row < stop_row; ++row) {
+      // Added up without a branch: runs are a few edges long, and where they end is not foreseen.
+      Index before = -1;
+      for (Index at = row_pointers[row]; at < row_pointers[row + 1]; ++at) {
+        own_runs[relations[at]] += relations[at] != before;
+        ++own_edges[relations[at]];
+        before = relations[at];
+      }
+    }
   });
   Index pairs = 0;
   for (int64_t relation = 0; relation < kinds; ++relation) {
@@ -145,21 +134,25 @@ void fill_pairs(const Index* row_pointers, const Index* relations, const Index* 
                 Index* edge_counts, Index* nodes, Index* edge_to_pair, Index* pair_pointers,
                 Index* pair_edges, int64_t rows_and_one, int64_t edges, int64_t chunks, int64_t kinds,
                 int64_t pairs, int64_t threads) {
+  const int64_t rows = rows_and_one - 1;
   each_chunk(chunks, threads, [&](int64_t chunk) {
     Index* const next_pair = run_counts + chunk * kinds;
     Index* const next_edge = edge_counts + chunk * kinds;
-    each_run(row_pointers, relations, edges, rows_and_one - 1, chunk, chunks,
-             [&](int64_t node, Index relation, int64_t first, int64_t stop) {
-               const Index pair = next_pair[relation]++;
-               Index position = next_edge[relation];
-               nodes[pair] = static_cast<Index>(node);
-               pair_pointers[pair] = position;
-               for (int64_t item = first; item < stop; ++item) {
-                 pair_edges[position++] = sorted[item];
-                 edge_to_pair[sorted[item]] = pair;
-               }
-               next_edge[relation] = position;
-             });
+    const int64_t stop_row = first_row(row_pointers, rows, chunk + 1, chunks);
+    for (int64_t row = first_row(row_pointers, rows, chunk, chunks); row < stop_row; ++row) {
+      const Index stop = row_pointers[row + 1];
+      for (Index at = row_pointers[row]; at < stop;) {
+        const Index relation = relations[at], pair = next_pair[relation]++;
+        Index position = next_edge[relation];
+        nodes[pair] = static_cast<Index>(row);
+        pair_pointers[pair] = position;
+        do {
+          pair_edges[position++] = sorted[at];
+          edge_to_pair[sorted[at]] = pair;
+        } while (++at < stop && relations[at] == relation);
+        next_edge[relation] = position;
+      }
+    }
   });
   pair_pointers[pairs] = static_cast<Index>(edges);
 }
@@ -284,7 +277,7 @@ def _pair_functions(dtype: torch.dtype) -> tuple[Function, ...]:
                 tensor("relation_pointers", "relations_and_one", is_written=False),
                 *counts,
                 tensor("pointers", "relations_and_one"),
-                *map(DimensionArgument, ("rows_and_one", "edges", "relations_and_one", "chunks")),
+                *map(DimensionArgument, ("rows_and_one", "relations_and_one", "chunks")),
                 ThreadsArgument(),
             ),
             returns="int64",

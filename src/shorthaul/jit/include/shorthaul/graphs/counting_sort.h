@@ -35,29 +35,32 @@ inline int64_t choose_chunks(int64_t items, int64_t rows, int64_t threads) {
   return chunks < affordable ? chunks : affordable;
 }
 
-// counts[chunk][row] -> where the chunk's items of that row begin, counted from `first` of the row:
-// rows in order, and within a row the chunks in order. `pointers` gets where each row begins, and at
-// last where the last one ends.
+// counts[chunk][row] -> where the chunk's items of that row begin: rows in order, and within a row the
+// chunks in order. `pointers` gets where each row begins, and at last where the last one ends.
 template <class Index>
 inline void counts_to_positions(Index* counts, Index* pointers, int64_t rows, int64_t chunks,
                                 int64_t threads, Index* block_totals) {
-  const auto block_start = [&](int64_t block) { return chunk_start(rows, block, chunks); };
-  each_chunk(chunks, threads, [&](int64_t block) {
-    Index total = 0;
-    for (int64_t chunk = 0; chunk < chunks; ++chunk) {
-      const Index* const own = counts + chunk * rows;
-      for (int64_t row = block_start(block); row < block_start(block + 1); ++row) total += own[row];
+  // Few counts are added up sooner than a second thread wakes.
+  const int64_t blocks = rows * chunks < 1 << 16 ? 1 : chunks;
+  const auto block_start = [&](int64_t block) { return chunk_start(rows, block, blocks); };
+  if (blocks > 1) {
+    each_chunk(blocks, threads, [&](int64_t block) {
+      Index total = 0;
+      for (int64_t chunk = 0; chunk < chunks; ++chunk) {
+        const Index* const own = counts + chunk * rows;
+        for (int64_t row = block_start(block); row < block_start(block + 1); ++row) total += own[row];
+      }
+      block_totals[block] = total;
+    });
+    for (int64_t block = 0, before = 0; block < blocks; ++block) {
+      const Index total = block_totals[block];
+      block_totals[block] = static_cast<Index>(before);
+      before += total;
     }
-    block_totals[block] = total;
-  });
-  Index before = 0;
-  for (int64_t block = 0; block < chunks; ++block) {
-    const Index total = block_totals[block];
-    block_totals[block] = before;
-    before += total;
+  } else {
+    block_totals[0] = 0;
   }
-  pointers[rows] = before;
-  each_chunk(chunks, threads, [&](int64_t block) {
+  each_chunk(blocks, threads, [&](int64_t block) {
     Index position = block_totals[block];
     const int64_t stop = block_start(block + 1);
     for (int64_t row = block_start(block); row < stop; ++row) {
@@ -69,6 +72,7 @@ inline void counts_to_positions(Index* counts, Index* pointers, int64_t rows, in
         position += here;
       }
     }
+    if (block + 1 == blocks) pointers[rows] = position;
   });
 }
 
