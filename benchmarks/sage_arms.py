@@ -126,13 +126,13 @@ def make_memmap(count: int, threads: int, path: str, is_limited: bool) -> Callab
     torch.set_num_threads(threads)
     data, rows = load_arxiv(), spread_rows()
     graph = make_graph(data, rows)
-    table = np.load(path, mmap_mode="r")
-    table._mmap.madvise(mmap.MADV_RANDOM)
-    labels = torch.zeros(table.shape[0], dtype=torch.int64)
+    labels = torch.zeros(graph.num_nodes, dtype=torch.int64)
     labels[rows] = data.labels
     sampler = NeighbourSampler(graph, FAN_OUTS, resample=False)
 
     def batches() -> Iterator[tuple[Any, torch.Tensor, torch.Tensor]]:
+        table = np.load(path, mmap_mode="r")  # anew each time: pages that are mapped stay in memory
+        table._mmap.madvise(mmap.MADV_RANDOM)
         for seeds in shuffled_batches(rows[data.train[: count * SIZE]], SIZE, 0):
             sample = sampler.sample(seeds)
             features = torch.from_numpy(table[sample.input_nodes.numpy()])
