@@ -15,8 +15,14 @@ import torch
 import shorthaul as sh
 from shorthaul.errors import ChangedFileError, ReadOnlyTableError, RowReadError
 from shorthaul.settings import settings
-from shorthaul.storage import Fault, MemoryEngine, StorageEngine, ThreadEngine, faulty_engine
-from shorthaul.storage import throttled_engine
+from shorthaul.storage import (
+    Fault,
+    MemoryEngine,
+    StorageEngine,
+    ThreadEngine,
+    faulty_engine,
+    throttled_engine,
+)
 from shorthaul.tensors.disk_table import DiskTable
 from shorthaul.tensors.file_formats import DiskLayout
 from shorthaul.tensors.quantised import quantise_rows
@@ -270,11 +276,13 @@ def test_a_window_keeps_what_comes_soonest(tmp_path):
 
 def test_a_table_travels_to_another_process_as_its_name(tmp_path):
     values = values_of(30, 8)
-    with DiskTable(write(values, tmp_path), cache="sieve", cache_bytes=4096) as table:
-        with pickle.loads(pickle.dumps(table)) as other:
-            assert torch.equal(other.gather(torch.arange(30)), values)
-            assert other.cache is not table.cache
-            assert other.cache.capacity == table.cache.capacity
+    with (
+        DiskTable(write(values, tmp_path), cache="sieve", cache_bytes=4096) as table,
+        pickle.loads(pickle.dumps(table)) as other,
+    ):
+        assert torch.equal(other.gather(torch.arange(30)), values)
+        assert other.cache is not table.cache
+        assert other.cache.capacity == table.cache.capacity
 
 
 def test_several_threads_share_a_table(tmp_path):

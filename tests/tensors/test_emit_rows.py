@@ -1,0 +1,36 @@
+"""The texts of the row kernels: what they say of themselves, and that every word is filled in."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+import torch
+
+from shorthaul.tensors.emit_rows import emit_row_copies, emit_row_products, emit_row_sums
+
+PAIRS = [
+    (torch.float32, torch.float32, "float"),
+    (torch.float64, torch.float64, "double"),
+    (torch.bfloat16, torch.bfloat16, "float"),
+    (torch.float16, torch.float32, "float"),
+    (torch.int8, torch.float32, "float"),
+]
+
+
+@pytest.mark.parametrize("emit", [emit_row_sums, emit_row_products])
+@pytest.mark.parametrize(("stored", "seen", "real"), PAIRS, ids=str)
+def test_every_word_is_filled_in(emit, stored, seen, real):
+    source = emit(stored, seen)
+    assert not re.search(r"PARAMETERS|ARGUMENTS|_NAME|_KIND", source.text)
+    assert f"#define SHORTHAUL_REAL {real}\n" in source.text
+    names = (str(each).removeprefix("torch.") for each in (stored, seen))
+    assert source.name.endswith("_".join(names))
+    for function in source.functions:
+        assert function.prototype() in source.text
+
+
+def test_copies_know_no_dtype():
+    source = emit_row_copies()
+    assert not re.search(r"PARAMETERS|float|double", source.text)
+    assert [each.name for each in source.functions] == ["gather_rows", "scatter_rows", "place_rows"]
