@@ -4,6 +4,7 @@ from shorthaul.conv.estimate import TWELVE_LAYERS, Estimate, Layer, estimate
 from shorthaul.conv.functional import conv1d, conv2d, conv3d
 from shorthaul.conv.layer import Conv1d, Conv2d, Conv3d
 from shorthaul.conv.problem import ACTIVATIONS, PADDING_MODES, ConvProblem
+from shorthaul.conv.quantise import QuantisationReport, QuantisedLayer, quantise_weights
 from shorthaul.conv.replace import ReplacedLayer, ReplacementReport, replace_convs
 from shorthaul.conv.transposed import conv_transpose1d, conv_transpose2d, conv_transpose3d
 
@@ -17,6 +18,8 @@ __all__ = [
     "ConvProblem",
     "Estimate",
     "Layer",
+    "QuantisationReport",
+    "QuantisedLayer",
     "ReplacedLayer",
     "ReplacementReport",
     "conv1d",
@@ -26,5 +29,6 @@ __all__ = [
     "conv_transpose2d",
     "conv_transpose3d",
     "estimate",
+    "quantise_weights",
     "replace_convs",
 ]

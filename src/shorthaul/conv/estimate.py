@@ -15,7 +15,14 @@ from rich.table import Table
 
 from shorthaul.conv.geometry import forward_task
 from shorthaul.conv.problem import ConvProblem, Triple
-from shorthaul.conv.schedule import choose_schedule, plan_blocks, plan_planes, plan_rows
+from shorthaul.conv.schedule import (
+    choose_schedule,
+    plan_blocks,
+    plan_planes,
+    plan_rows,
+    plan_sliding,
+    plan_winograd,
+)
 from shorthaul.units import format_bytes
 
 # What a byte costs, in floating-point operations that could be done meanwhile: packing runs at about
@@ -159,4 +166,8 @@ def _our_workspace_bytes(problem: ConvProblem, batch: int, sizes: Triple, thread
         return plan_blocks(task, schedule, threads).thread_bytes * threads
     if schedule.method == "planar":
         return plan_planes(task, schedule).thread_bytes * threads
+    if schedule.method == "sliding":
+        return plan_sliding(task, schedule).thread_bytes * threads
+    if schedule.method.startswith("winograd"):
+        return plan_winograd(task, schedule, threads).thread_bytes * threads
     return plan_rows(task) * threads

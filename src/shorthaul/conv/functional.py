@@ -64,6 +64,7 @@ def conv1d(
     activation: str | None = None,
     residual: Tensor | None = None,
     exact: bool = True,
+    tune: bool = False,
     out: Tensor | None = None,
 ) -> Tensor:
     """1-D convolution of (N, C, L) or (C, L); see `conv2d` for the arguments.
@@ -72,12 +73,12 @@ def conv1d(
     tensor([[[2., 3., 3., 3., 2.]]])
     """
     written = (stride, padding, dilation, groups, padding_mode, activation, exact)
-    if residual is None and out is None:
+    if residual is None and out is None and not tune:
         output = _run_known(1, input, weight, bias, written)
         if output is not None:
             return output
     geometry = _geometry(1, weight, stride, padding, dilation, groups, padding_mode)
-    return _convolve(1, input, weight, bias, geometry, written, residual, out)
+    return _convolve(1, input, weight, bias, geometry, written, residual, out, tune)
 
 
 def conv2d(
@@ -93,6 +94,7 @@ def conv2d(
     activation: str | None = None,
     residual: Tensor | None = None,
     exact: bool = True,
+    tune: bool = False,
     out: Tensor | None = None,
 ) -> Tensor:
     """2-D convolution of (N, C, H, W) or (C, H, W): activation(input * weight + bias + residual).
@@ -100,21 +102,21 @@ def conv2d(
     `padding` is one number, one per dimension, a (low, high) pair per dimension, `"same"` or
     `"valid"`; `padding_mode` one of zeros, reflect, replicate, circular, symmetric. `activation` is
     one of relu, relu6, hardswish, silu, gelu, sigmoid, tanh. `residual` has the output's shape.
-    `exact=False` allows arithmetic with a larger rounding error: TF32 in the generated CUDA kernels.
-    On the CPU it changes nothing yet, because no kernel there makes use of it. `out` receives the
-    result and must have its shape and dtype; it is for inference, and saves the page faults of a
-    fresh output.
+    `exact=False` allows arithmetic with a larger rounding error: row-wise Winograd on the CPU, TF32
+    in the generated CUDA kernels. `tune=True` measures the kernels that could do it at this size,
+    once; the fastest is remembered for this processor. `out` receives the result and must have its
+    shape and dtype; it is for inference, and saves the page faults of a fresh output.
 
     >>> conv2d(torch.ones(1, 2, 4, 4), torch.ones(3, 2, 3, 3), stride=2, padding=1).shape
     torch.Size([1, 3, 2, 2])
     """
     written = (stride, padding, dilation, groups, padding_mode, activation, exact)
-    if residual is None and out is None:
+    if residual is None and out is None and not tune:
         output = _run_known(2, input, weight, bias, written)
         if output is not None:
             return output
     geometry = _geometry(2, weight, stride, padding, dilation, groups, padding_mode)
-    return _convolve(2, input, weight, bias, geometry, written, residual, out)
+    return _convolve(2, input, weight, bias, geometry, written, residual, out, tune)
 
 
 def conv3d(
@@ -130,6 +132,7 @@ def conv3d(
     activation: str | None = None,
     residual: Tensor | None = None,
     exact: bool = True,
+    tune: bool = False,
     out: Tensor | None = None,
 ) -> Tensor:
     """3-D convolution of (N, C, D, H, W) or (C, D, H, W); see `conv2d` for the arguments.
@@ -138,12 +141,12 @@ def conv3d(
     27.0
     """
     written = (stride, padding, dilation, groups, padding_mode, activation, exact)
-    if residual is None and out is None:
+    if residual is None and out is None and not tune:
         output = _run_known(3, input, weight, bias, written)
         if output is not None:
             return output
     geometry = _geometry(3, weight, stride, padding, dilation, groups, padding_mode)
-    return _convolve(3, input, weight, bias, geometry, written, residual, out)
+    return _convolve(3, input, weight, bias, geometry, written, residual, out, tune)
 
 
 def _geometry(
@@ -205,6 +208,7 @@ def _convolve(
     written: tuple[Any, ...],
     residual: Tensor | None,
     out: Tensor | None,
+    tune: bool,
 ) -> Tensor:
     *_, activation, exact = written
     input, weight, bias, residual = autocast(input, weight, bias, residual)
@@ -212,6 +216,8 @@ def _convolve(
     is_batched = input.dim() == dimensions + 2
     images = expand_dimensions(input, dimensions)
     added = None if residual is None else expand_dimensions(residual, dimensions)
+    if tune and input.dtype in KERNEL_DTYPES and not torch.compiler.is_compiling():
+        _tune(problem_of(dimensions, input, weight, bias, geometry, activation, exact), images)
     if input.dtype in KERNEL_DTYPES and not is_plain(input, weight, bias, residual):
         if out is not None:
             raise ConvolutionError(
@@ -307,6 +313,19 @@ def _run_known(
         return None
     output = torch.empty_strided(known.out_shape, known.out_strides, dtype=known.problem.dtype)
     return kernels.run_prepared(known.call, known.problem, input, weight, bias, None, output)
+
+
+kernels.on_forgotten_plans(_known_calls.clear)
+
+
+def _tune(problem: ConvProblem, images: Tensor) -> None:
+    """Measure the ways of this convolution here, once."""
+    from shorthaul.conv.tune import tune_schedule  # its progress bar is needed by few
+
+    batch, _, depth, height, width = images.shape
+    is_ours = images.device.type == "cpu" and reason_for_aten(problem, "cpu") is None
+    if is_ours and problem.flops(batch, (depth, height, width)) > 0:
+        tune_schedule(problem, (batch, depth, height, width))
 
 
 def problem_of(

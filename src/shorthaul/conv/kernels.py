@@ -21,7 +21,9 @@ from shorthaul.conv.emit_depthwise import (
 from shorthaul.conv.emit_function import sum_dtype
 from shorthaul.conv.emit_grad_weight import emit_grad_weight_kernel
 from shorthaul.conv.emit_planar import PlanarKernel, emit_planar_kernel
+from shorthaul.conv.emit_sliding import SlidingKernel, emit_sliding_kernel
 from shorthaul.conv.emit_window import WindowKernel, emit_window_kernel
+from shorthaul.conv.emit_winograd import WinogradKernel, emit_winograd_kernel, transform_weights
 from shorthaul.conv.geometry import Taps, WindowTask, as_triple, forward_task, grad_input_tasks
 from shorthaul.conv.machine import this_machine
 from shorthaul.conv.packing import (
@@ -46,6 +48,9 @@ from shorthaul.conv.schedule import (
     plan_gradient,
     plan_planes,
     plan_rows,
+    plan_sliding,
+    plan_winograd,
+    remembered_schedule,
     schedule_gradient,
     schedule_task,
 )
@@ -56,6 +61,9 @@ __all__ = [
     "ConvSchedule",
     "candidate_schedules",
     "choose_schedule",
+    "find_schedule",
+    "forget_plans",
+    "on_forgotten_plans",
     "prepare_forward",
     "run_forward",
     "run_grad_input",
@@ -85,13 +93,18 @@ def run_forward(
     *,
     out: torch.Tensor | None = None,
     schedule: ConvSchedule | None = None,
+    weight_scale: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """activation(convolution + bias + residual); `residual` has the shape and layout of the output."""
+    """activation(convolution + bias + residual); `residual` has the shape and layout of the output.
+
+    With `weight_scale`, one per output channel, `weight` may be of whole numbers: they are widened and
+    scaled while they are packed.
+    """
     batch, _, depth, height, width = input.shape
     call = prepare_forward(problem, (batch, depth, height, width), schedule, kernel_threads())
     if out is None:
         out = torch.empty_strided(call.out_shape, call.out_strides, dtype=problem.dtype)
-    return run_prepared(call, problem, input, weight, bias, residual, out)
+    return run_prepared(call, problem, input, weight, bias, residual, out, weight_scale)
 
 
 def run_prepared(
@@ -102,10 +115,16 @@ def run_prepared(
     bias: torch.Tensor | None,
     residual: torch.Tensor | None,
     out: torch.Tensor,
+    weight_scale: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """The same for a call that was planned before; leading dimensions of one may be left away."""
     if call.task.flops:
-        packed = packed_weights.find(weight, call.order, lambda: _pack(call, weight, problem))
+        order = call.order
+        if weight_scale is not None:  # a scale that was written to is another order
+            order = (*order, id(weight_scale), weight_scale._version)
+        packed = packed_weights.find(
+            weight, order, lambda: _pack(call, weight, problem, weight_scale)
+        )
         call.run(
             input,
             packed,
@@ -197,6 +216,7 @@ class Call:
     workspace_bytes: int = 0
     out_shape: tuple[int, ...] = ()
     out_strides: tuple[int, ...] = ()
+    winograd_outputs: int = 0  # of one tile; 0: the weights are not transformed
 
     @property
     def is_depthwise(self) -> bool:
@@ -213,6 +233,27 @@ def _compute_nothing(*_: object) -> None:
     """The kernel of an empty output."""
 
 
+def find_schedule(problem: ConvProblem, sizes: Sizes, threads: int) -> ConvSchedule:
+    """The schedule that a call takes: what was measured here, else what the cost model prefers."""
+    remembered = remembered_schedule(problem, sizes, threads)
+    return remembered or choose_schedule(problem, sizes, threads)
+
+
+_forgetting: list[Callable[[], None]] = []
+
+
+def on_forgotten_plans(forget: Callable[[], None]) -> None:
+    """Have `forget` called whenever planned calls may be out of date."""
+    _forgetting.append(forget)
+
+
+def forget_plans() -> None:
+    """Plan every call anew, because a better schedule is remembered now."""
+    prepare_forward.cache_clear()
+    for forget in _forgetting:
+        forget()
+
+
 @functools.lru_cache(maxsize=4096)
 def prepare_forward(
     problem: ConvProblem, sizes: Sizes, schedule: ConvSchedule | None, threads: int
@@ -220,7 +261,7 @@ def prepare_forward(
     """The plan of a call: its kernel, its numbers, and the order of its weights."""
     task = forward_task(problem, sizes[0], sizes[1:])
     call = (
-        _prepare(task, None, schedule or choose_schedule(problem, sizes, threads), threads)
+        _prepare(task, None, schedule or find_schedule(problem, sizes, threads), threads)
         if task.flops
         else Call(task, None, _compute_nothing)
     )
@@ -248,6 +289,10 @@ def _prepare(task: WindowTask, taps: Taps | None, schedule: ConvSchedule, thread
         return _prepare_planar(task, taps, schedule, threads)
     if schedule.method == "depthwise":
         return _prepare_depthwise(task, taps, schedule, threads)
+    if schedule.method == "sliding":
+        return _prepare_sliding(task, taps, schedule, threads)
+    if schedule.method.startswith("winograd"):
+        return _prepare_winograd(task, schedule, threads)
     kernel = WindowKernel(
         task.dtype,
         task.channels_last,
@@ -333,6 +378,65 @@ def _prepare_depthwise(
     )
 
 
+def _prepare_sliding(
+    task: WindowTask, taps: Taps | None, schedule: ConvSchedule, threads: int
+) -> Call:
+    machine, shape = this_machine(), task.shape
+    kernel = SlidingKernel(
+        task.dtype,
+        task.channels_last,
+        task.activation,
+        machine,
+        schedule.rows,
+        schedule.vectors,
+        shape.kernel[1],
+        shape.stride[1],
+    )
+    plan = plan_sliding(task, schedule)
+    numbers = _as_array(plan.thread_bytes, plan.block_rows, *task.size_values(), *shape.values())
+    lanes = machine.lanes(sum_dtype(task.dtype).itemsize)
+    # Channels last: [tap][channel], all channels in one panel. Contiguous: [channel][tap].
+    channels = -(-shape.groups // lanes) * lanes
+    order = (taps, "depthwise", shape) if task.channels_last else (taps, 1, 1, shape)
+    panel, width = (channels, lanes) if task.channels_last else (1, 1)
+    run = _sliding_function(kernel)
+    return Call(task, taps, run, numbers, order, panel, width, plan.thread_bytes * threads)
+
+
+def _prepare_winograd(task: WindowTask, schedule: ConvSchedule, threads: int) -> Call:
+    outputs = int(schedule.method.removeprefix("winograd"))
+    window = WindowKernel(
+        task.dtype,
+        task.channels_last,
+        task.activation,
+        this_machine(),
+        schedule.rows,
+        schedule.vectors,
+        task.shape if schedule.is_specialised else None,
+    )
+    plan = plan_winograd(task, schedule, threads)
+    numbers = _as_array(
+        plan.thread_bytes,
+        plan.block_rows,
+        plan.block_columns,
+        plan.panel_parts,
+        schedule.depth_chunk,
+        *task.size_values(),
+        *(() if schedule.is_specialised else task.shape.values()),
+    )
+    return Call(
+        task,
+        None,
+        _winograd_function(WinogradKernel(window, outputs)),
+        numbers,
+        ("winograd", outputs, window.panel, window.lanes, task.shape),
+        window.panel,
+        window.lanes,
+        plan.thread_bytes * threads,
+        winograd_outputs=outputs,
+    )
+
+
 @functools.lru_cache(maxsize=4096)
 def _prepare_grad_weight(problem: ConvProblem, sizes: Sizes, threads: int) -> Call:
     task = replace(forward_task(problem, sizes[0], sizes[1:]), activation=None)
@@ -397,13 +501,32 @@ def _depthwise_function(kernel: DepthwiseKernel) -> KernelFunction:
 
 
 @functools.cache
+def _sliding_function(kernel: SlidingKernel) -> KernelFunction:
+    return load_kernel(emit_sliding_kernel(kernel)).convolve
+
+
+@functools.cache
+def _winograd_function(kernel: WinogradKernel) -> KernelFunction:
+    return load_kernel(emit_winograd_kernel(kernel)).convolve
+
+
+@functools.cache
 def _grad_weight_function(kernel: WindowKernel) -> KernelFunction:
     return load_kernel(emit_grad_weight_kernel(kernel)).sum_windows
 
 
-def _pack(call: Call, weight: torch.Tensor, problem: ConvProblem) -> torch.Tensor:
+def _pack(
+    call: Call,
+    weight: torch.Tensor,
+    problem: ConvProblem,
+    weight_scale: torch.Tensor | None = None,
+) -> torch.Tensor:
     real = sum_dtype(problem.dtype)
     taps = weight.detach().reshape(problem.weight_shape).to(real)
+    if weight_scale is not None:
+        taps = taps * weight_scale.to(real).view(-1, 1, 1, 1, 1)
+    if call.winograd_outputs:
+        taps = transform_weights(taps, call.winograd_outputs).contiguous()
     view = (
         forward_view(taps, problem.groups)
         if call.taps is None

@@ -33,6 +33,7 @@ class WindowOrderLayer(nn.Module):
     convolve: ClassVar[Callable[..., Tensor]]
     activation: str | None = None
     exact: bool = True
+    tune: bool = False
 
     stride: tuple[int, ...]
     padding: Any
@@ -56,6 +57,7 @@ class WindowOrderLayer(nn.Module):
         *,
         activation: str | None = None,
         exact: bool = True,
+        tune: bool = False,
     ) -> None:
         is_known = padding_mode in _TORCH_PADDING_MODES and (
             isinstance(padding, str | int) or all(isinstance(each, int) for each in padding)
@@ -77,7 +79,7 @@ class WindowOrderLayer(nn.Module):
             raise ConvolutionError(
                 f"activation must be None or one of {', '.join(ACTIVATIONS)}, got {activation!r}."
             )
-        self.activation, self.exact = activation, exact
+        self.activation, self.exact, self.tune = activation, exact, tune
         if not is_known:
             self._set_padding(padding, padding_mode, kernel_size)
 
@@ -110,6 +112,7 @@ class WindowOrderLayer(nn.Module):
             padding_mode=self.padding_mode,
             activation=activation,
             exact=self.exact,
+            tune=self.tune,
         )
 
     def extra_repr(self) -> str:
@@ -117,7 +120,9 @@ class WindowOrderLayer(nn.Module):
         words = super().extra_repr()
         if self.activation is not None:
             words += f", activation={self.activation}"
-        return words if self.exact else f"{words}, exact=False"
+        if not self.exact:
+            words += ", exact=False"
+        return f"{words}, tune=True" if self.tune else words
 
 
 class Conv1d(WindowOrderLayer, nn.Conv1d):

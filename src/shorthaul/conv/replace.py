@@ -33,8 +33,10 @@ from shorthaul.conv.fold import Fold, find_folds, fold_away, restore
 from shorthaul.conv.functional import KERNEL_DTYPES, problem_of, read_geometry
 from shorthaul.conv.layer import Conv1d, Conv2d, Conv3d, WindowOrderLayer
 from shorthaul.conv.problem import ConvProblem, Triple
+from shorthaul.conv.schedule import choose_schedule, remembered_schedule
 from shorthaul.errors import ConvolutionError, TuningError
 from shorthaul.jit import Candidate, Choice, autotune
+from shorthaul.jit.runtime import kernel_threads
 from shorthaul.units import format_bytes
 
 POLICIES = ("auto", "always")
@@ -114,6 +116,16 @@ class ReplacedLayer:
         sizes = "x".join(str(_round_up(each)) for each in (self.batch, *self.sizes))
         return f"conv layer {words} {sizes} {mode} threads {torch.get_num_threads()}"
 
+    def describe_schedule(self) -> str:
+        """The schedule of our kernel, and whether it was measured or estimated; for the table."""
+        if self.problem is None or self.problem.dtype not in KERNEL_DTYPES:
+            return ""
+        sizes, threads = (self.batch, *self.sizes), kernel_threads()
+        measured = remembered_schedule(self.problem, sizes, threads)
+        if measured is not None:
+            return f"{measured.describe()} (measured)"
+        return choose_schedule(self.problem, sizes, threads).describe()
+
     def describe_choice(self) -> tuple[str, str]:
         """What was chosen, and how many times faster ours was measured to be; for the table."""
         if self.policy == "always":
@@ -141,7 +153,9 @@ class ReplacementReport:
     def table(self) -> Table:
         """A table for `rich.print`."""
         table = Table(title="convolutions")
-        for heading in ("layer", "problem", "chosen", "times faster", "workspace", "note"):
+        for heading in (
+            "layer", "problem", "chosen", "times faster", "schedule", "workspace", "note",
+        ):  # fmt: skip
             is_number = heading in ("times faster", "workspace")
             table.add_column(heading, justify="right" if is_number else "left")
         for each in self.layers:
@@ -149,9 +163,11 @@ class ReplacementReport:
             problem = "" if each.problem is None else each.problem.describe()
             workspace_bytes = each.workspace_bytes()
             workspace = "" if workspace_bytes is None else format_bytes(workspace_bytes)
-            table.add_row(each.name, problem, chosen, ratio, workspace, each.note)
+            table.add_row(
+                each.name, problem, chosen, ratio, each.describe_schedule(), workspace, each.note
+            )
         for name, reason in self.left_alone.items():
-            table.add_row(name, "", "left alone", "", "", reason)
+            table.add_row(name, "", "left alone", "", "", "", reason)
         return table
 
     def revert(self) -> None:
@@ -162,6 +178,7 @@ class ReplacementReport:
                 for each in (replacement.fold.norm, replacement.fold.activation):
                     if each is not None:
                         restore(each)
+            module.__dict__.pop("tune", None)
             module.__class__ = original
         self._originals.clear()
 
@@ -214,6 +231,7 @@ def replace_convs(
     *,
     policy: str = "auto",
     fold: bool = False,
+    tune: bool = False,
     example: Any = None,
 ) -> ReplacementReport:
     """Let shorthaul compute the convolutions of `model`, in place.
@@ -221,7 +239,8 @@ def replace_convs(
     `policy="auto"` measures each layer against ATen at its first call, once for inference and once
     for training, remembers the result for this processor, and keeps ATen where it is faster;
     `policy="always"` measures nothing. `fold=True` folds batch norm and activation modules into the
-    convolution before them for as long as they are in eval mode. `example` (a tensor, or a tuple of
+    convolution before them for as long as they are in eval mode. `tune=True` measures the schedules
+    of each layer at its first call of each size, before it is compared. `example` (a tensor, or a tuple of
     arguments) runs the model once in eval mode, so that everything is decided before this returns.
     """
     if policy not in POLICIES:
@@ -245,6 +264,8 @@ def replace_convs(
             report._originals.append((module, type(module)))
             module.__class__ = _REPLACEMENTS[type(module)]
             module.__dict__["replacement"] = layer
+            if tune:
+                module.__dict__["tune"] = True
             report.layers.append(layer)
     if example is not None:
         _run_example(model, example)

@@ -19,6 +19,7 @@ from functools import partial
 from shorthaul.conv.geometry import WindowTask, forward_task
 from shorthaul.conv.machine import VectorMachine, second_level_cache_bytes, this_machine
 from shorthaul.conv.problem import ConvProblem
+from shorthaul.jit.autotune import recall_choice
 
 Sizes = tuple[int, int, int, int]  # batch, depth, height, width of the input
 
@@ -71,7 +72,93 @@ def choose_schedule(problem: ConvProblem, sizes: Sizes, threads: int) -> ConvSch
 
     `threads` decides how the work is cut (`plan_blocks`), never the method: bits do not depend on it.
     """
-    return schedule_task(forward_task(problem, sizes[0], sizes[1:]))
+    task = forward_task(problem, sizes[0], sizes[1:])
+    # By one image's work: the batch that an image is in must not change its bits.
+    is_large = task.flops >= SPECIALISED_FLOPS * task.batch
+    if not problem.exact and is_large and can_use_winograd(task):
+        schedules = {each: winograd_schedule(task, each) for each in (4, 2)}
+        outputs = min(schedules, key=lambda each: winograd_products(task, each))
+        if winograd_products(task, outputs) < WORTHWHILE_PRODUCTS:
+            return schedules[outputs]
+    return schedule_task(task)
+
+
+# Transforms cost about a fifth of what the products cost: Winograd pays from a quarter saved on.
+WORTHWHILE_PRODUCTS = 0.75
+
+
+def can_use_winograd(task: WindowTask) -> bool:
+    """Whether row-wise Winograd computes `task`: three columns wide, dense, full vectors of channels."""
+    shape = task.shape
+    return (
+        shape.kernel[0] == 1
+        and shape.kernel[2] == 3
+        and shape.stride == shape.dilation == (1, 1, 1)
+        and shape.in_channels % this_machine().lanes(_sum_bytes(task)) == 0
+        and min(shape.in_channels, shape.out_channels) >= 16
+    )
+
+
+def winograd_products(task: WindowTask, outputs: int) -> float:
+    """Multiplications by tiles of `outputs`, as a share of those of the sums written out."""
+    width = task.out_sizes[2]
+    return (outputs + 2) * -(-width // outputs) / (3 * width)
+
+
+def winograd_schedule(task: WindowTask, outputs: int) -> ConvSchedule:
+    """The schedule of F(`outputs`, 3)."""
+    machine = this_machine()
+    lanes = machine.lanes(_sum_bytes(task))
+    rows, vectors = _choose_tile(task.shape.out_channels, lanes, machine)
+    strip_bytes = second_level_cache_bytes() // 2
+    return ConvSchedule(f"winograd{outputs}", rows, vectors, strip_bytes=strip_bytes)
+
+
+def plan_winograd(task: WindowTask, schedule: ConvSchedule, threads: int) -> BlockPlan:
+    """Cut the output into blocks of rows and tiles whose transformed rows fit the strips."""
+    outputs = int(schedule.method.removeprefix("winograd"))
+    shape, value_bytes = task.shape, _sum_bytes(task)
+    panel = schedule.vectors * this_machine().lanes(value_bytes)
+    height, tiles = task.out_sizes[1], -(-task.out_sizes[2] // outputs)
+    budget = schedule.strip_bytes or second_level_cache_bytes() // 2
+
+    def tile_bytes(rows: int) -> int:
+        band = rows + shape.kernel[1] - 1
+        transformed = (outputs + 2) * band * shape.in_channels
+        return (transformed + (outputs + 2) * rows * panel) * value_bytes
+
+    # Rows at the edge of a block are transformed again by its neighbour: high blocks first.
+    wanted_rows = min(height, 16)
+    block_tiles = _even_part(tiles, max(1, min(tiles, budget // tile_bytes(wanted_rows))))
+    block_rows = wanted_rows
+    while block_rows > 1 and tile_bytes(block_rows) * block_tiles > budget:
+        block_rows -= 1
+    while block_rows < height and tile_bytes(block_rows + 1) * block_tiles <= budget:
+        block_rows += 1
+    images = task.batch * task.out_sizes[0] * -(-tiles // block_tiles) * shape.groups
+    if threads > 1 and images * -(-height // block_rows) % threads:
+        wanted = -(-4 * threads // images)
+        block_rows = min(block_rows, max(4, -(-height // wanted)))
+    block_rows = _even_part(height, block_rows)
+    blocks = images * -(-height // block_rows)
+    panels = -(-shape.out_channels // panel)
+    parts = min(panels, threads) if blocks < 3 * threads and blocks % threads else 1
+    capacity, line = block_rows * block_tiles, block_tiles * outputs + 2
+    pieces = (
+        capacity * 8,
+        capacity * outputs * 8,
+        line * 4,
+        line * shape.in_channels * value_bytes,
+        (outputs + 2) * capacity * panel * value_bytes,
+        0 if task.channels_last else capacity * outputs * panel * value_bytes,
+        (outputs + 2)
+        * block_tiles
+        * (block_rows + shape.kernel[1] - 1)
+        * shape.in_channels
+        * value_bytes,
+        64,
+    )
+    return BlockPlan(block_rows, block_tiles, parts, sum(-(-each // 64) * 64 for each in pieces))
 
 
 def schedule_task(task: WindowTask) -> ConvSchedule:
@@ -79,6 +166,9 @@ def schedule_task(task: WindowTask) -> ConvSchedule:
     machine = this_machine()
     is_specialised = task.flops >= SPECIALISED_FLOPS
     lanes = machine.lanes(_sum_bytes(task))
+    if can_slide(task) and task.flops >= SLIDING_FLOPS:
+        rows, pixels = choose_sliding_tile(task)
+        return ConvSchedule("sliding", rows, pixels, strip_bytes=SLIDING_BYTES)
     if is_channelwise(task):
         return ConvSchedule("depthwise", *DEPTHWISE_TILE, is_specialised=False, strip_bytes=0)
     if prefers_planes(task, lanes):
@@ -114,10 +204,19 @@ def schedule_gradient(task: WindowTask) -> ConvSchedule:
 
 
 def candidate_schedules(problem: ConvProblem, sizes: Sizes) -> tuple[ConvSchedule, ...]:
-    """Schedules worth measuring, the cost model's choice first; all give the same bits."""
+    """Schedules worth measuring, the cost model's choice first; for exact problems all give the same bits.
+
+    ===========  =====================================================================================
+    window       every register tile of the machine, strips of half the size, the papers' whole tensor
+    planar       few output channels, small groups
+    depthwise    vectors of channels, where every group has one
+    sliding      the same for overlapping rows, high and wide tiles
+    winograd     F(4, 3) and F(2, 3), where the problem is not exact
+    ===========  =====================================================================================
+    """
     task = forward_task(problem, sizes[0], sizes[1:])
     lanes = this_machine().lanes(_sum_bytes(task))
-    first = schedule_task(task)
+    first = choose_schedule(problem, sizes, 1)
     if first.method == "window":
         first = replace(first, is_specialised=True)
     strip_bytes = second_level_cache_bytes() * 3 // 8
@@ -126,17 +225,98 @@ def candidate_schedules(problem: ConvProblem, sizes: Sizes) -> tuple[ConvSchedul
         for rows, vectors in this_machine().tiles()
     ]
     if first.method == "window" and first.strip_bytes:
-        others.append(replace(first, strip_bytes=first.strip_bytes // 2))
+        others += [replace(first, strip_bytes=strip) for strip in (first.strip_bytes // 2, None)]
     if not task.channels_last or task.shape.out_channels <= lanes:
         rows, vectors = _choose_planar_tile(task)
         others.append(
             ConvSchedule("planar", rows, vectors, is_specialised=False, strip_bytes=PLANE_BYTES)
         )
-    return (first, *(each for each in others if each != first))
+    if is_channelwise(task):
+        others.append(
+            ConvSchedule("depthwise", *DEPTHWISE_TILE, is_specialised=False, strip_bytes=0)
+        )
+    if can_slide(task):
+        tiles = ((8, 1), (4, 3), (2, 4)) if task.channels_last else ((8, 1), (4, 1))
+        others += [ConvSchedule("sliding", *tile, strip_bytes=SLIDING_BYTES) for tile in tiles]
+    if not problem.exact and can_use_winograd(task):
+        others += [winograd_schedule(task, outputs) for outputs in (4, 2)]
+    return tuple(dict.fromkeys((first, *others)))
+
+
+def tuning_key(problem: ConvProblem, sizes: Sizes, threads: int) -> str:
+    """What a measurement holds for, besides the processor."""
+    return f"conv schedule {problem.describe()} {'x'.join(map(str, sizes))} threads {threads}"
+
+
+def remembered_schedule(problem: ConvProblem, sizes: Sizes, threads: int) -> ConvSchedule | None:
+    """The schedule that was measured to be the fastest here; `None` where nothing was measured."""
+    choice = recall_choice(tuning_key(problem, sizes, threads))
+    if choice is None:
+        return None
+    named = {each.describe(): each for each in candidate_schedules(problem, sizes)}
+    return named.get(choice.name)
 
 
 # Outputs and vectors of channels of the depthwise kernel's register tile.
 DEPTHWISE_TILE = (6, 2)
+
+
+def choose_sliding_tile(task: WindowTask) -> tuple[int, int]:
+    """Output rows and neighbouring outputs of the sliding kernel's register tile.
+
+    Sums, the weights of one kernel column and one image value share sixteen registers. Channels-last
+    rows of a power of two of bytes fall into the same sets of the first-level cache, so tiles of low
+    kernels are wide rather than high: 4x3 took 129 us where 8x1 took 204 (128 channels, 56x56).
+    """
+    if not task.channels_last or task.shape.kernel[1] > 3:
+        return 8, 1
+    return (4, 3) if task.shape.stride[1] == 1 else (2, 4)
+
+
+# Below this, one of the kernels that serve every shape is good enough.
+SLIDING_FLOPS = 1_000_000
+# Packed rows of one channel of a contiguous image: they stay in the first-level cache.
+SLIDING_BYTES = 20 * 1024
+
+
+def can_slide(task: WindowTask) -> bool:
+    """Whether the sliding kernel computes `task`: depthwise, a few dense rows high."""
+    shape = task.shape
+    return (
+        shape.in_channels == shape.out_channels == 1
+        and shape.groups > 1
+        and shape.kernel[0] == shape.dilation[1] == 1
+        and 2 <= shape.kernel[1] <= 7
+        and shape.stride[1] <= 2
+        and (task.channels_last or task.step == (1, 1, 1))
+    )
+
+
+def plan_sliding(task: WindowTask, schedule: ConvSchedule) -> BlockPlan:
+    """Cut contiguous images into blocks of rows that fit the schedule's strips."""
+    shape, value_bytes = task.shape, _sum_bytes(task)
+    reach = (shape.kernel[2] - 1) * shape.dilation[2] + 1
+    columns = (task.out_sizes[2] - 1) * shape.stride[2] + reach
+    height = task.out_sizes[1]
+    if task.channels_last:
+        return BlockPlan(height, task.out_sizes[2], 1, -(-columns * 8 // 64) * 64)
+    lanes = this_machine().lanes(value_bytes)
+    pitch = -(-task.out_sizes[2] // lanes) + (reach - 1) // shape.stride[2] // lanes + 1
+    row_bytes = shape.stride[2] * pitch * lanes * value_bytes
+
+    def band_bytes(rows: int) -> int:
+        return ((rows - 1) * shape.stride[1] + shape.kernel[1]) * row_bytes
+
+    fitting = [
+        rows
+        for rows in range(8, height + 1)
+        if band_bytes(rows) <= (schedule.strip_bytes or SLIDING_BYTES)
+    ]
+    block_rows = _even_part(height, max(fitting, default=min(8, height)))
+    map_bytes = -(-columns * 8 // 64) * 64
+    return BlockPlan(
+        block_rows, task.out_sizes[2], 1, map_bytes + -(-band_bytes(block_rows) // 64) * 64
+    )
 
 
 def is_channelwise(task: WindowTask) -> bool:

@@ -138,6 +138,12 @@ def _time_once(candidate: Candidate, failures: dict[str, str]) -> float:
     return time.perf_counter() - started
 
 
+def recall_choice(key: str, directory: Path | None = None) -> Choice | None:
+    """What is remembered for `key` on this processor; nothing is measured."""
+    found = _recall(_path(key, directory))
+    return None if found is None else found.choice
+
+
 def remembered_choices(directory: Path | None = None) -> dict[str, Choice]:
     """Everything remembered, by key; one made on another processor is named `<key> on <model>`."""
     named: dict[str, Choice] = {}
