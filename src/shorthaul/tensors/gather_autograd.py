@@ -18,8 +18,9 @@ from typing import Any
 import torch
 
 from shorthaul.tensors.plain_rows import Reduction, sum_dtype
+from shorthaul.tensors.row_gradients import reduce_gradient_rows, reduce_gradient_weights
 from shorthaul.tensors.stored_rows import FLOATING
-from shorthaul.tensors.table import RowTable, plain_ids
+from shorthaul.tensors.table import HostTable, RowTable, plain_ids
 
 Gradients = tuple[torch.Tensor | None, ...]
 
@@ -136,6 +137,8 @@ class GatherReduce(torch.autograd.Function):
         """Each segment's gradient shared out to its rows."""
         whole, weights, pointers, ids, reduced = ctx.saved_tensors
         device = gradient.device
+        if device.type == "cpu" and ctx.op != "max" and isinstance(ctx.table, HostTable):
+            return _share_out_on_host(ctx, gradient)
         counts = pointers.to(device).diff().long()
         segments = torch.repeat_interleave(torch.arange(len(counts), device=device), counts)
         if ctx.op == "mean":
@@ -162,6 +165,31 @@ class GatherReduce(torch.autograd.Function):
             products = (shared * rows).reshape(len(ids), whole.shape[1:].numel())
             to_weights = products.sum(1).to(weights)
         return to_table, to_weights, None, None, None, None, None, None
+
+
+def _share_out_on_host(ctx: Any, gradient: torch.Tensor) -> Gradients:
+    """The gradients of a sum or mean in memory, by kernels that build no row for each id."""
+    whole, weights, pointers, ids, _ = ctx.saved_tensors
+    is_mean = ctx.op == "mean"
+    pointers, ids = pointers.cpu(), plain_ids(ids.cpu(), whole.shape[0])
+    factors = None if weights is None else weights.cpu()
+    to_table = to_weights = None
+    if ctx.needs_input_grad[0]:
+        unique, rows = reduce_gradient_rows(
+            gradient, pointers, ids, is_mean=is_mean, weights=factors
+        )
+        if ctx.sparse:
+            to_table = torch.sparse_coo_tensor(
+                unique[None], rows, whole.shape, check_invariants=False, is_coalesced=True
+            )
+        else:
+            to_table = gradient.new_zeros(whole.shape).index_copy_(0, unique, rows)
+    if ctx.needs_input_grad[1]:
+        products = reduce_gradient_weights(
+            ctx.table.stored, gradient, pointers, ids, is_mean=is_mean
+        )
+        to_weights = products.to(weights)
+    return to_table, to_weights, None, None, None, None, None, None
 
 
 class GatherLinear(torch.autograd.Function):
