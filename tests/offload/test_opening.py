@@ -3,8 +3,10 @@ from __future__ import annotations
 import pytest
 import torch
 
-from shorthaul.offload.opening import offload_activations
+from shorthaul.fallbacks import taken_fallbacks
+from shorthaul.offload.opening import offload_activations, open_pool
 from shorthaul.offload.policy import OffloadAll, OffloadChosen, OffloadPlanned, OffloadPrefix
+from shorthaul.storage import BufferPool
 
 
 @pytest.mark.parametrize(
@@ -50,3 +52,16 @@ def test_the_error_of_lossy_gradients_is_measured_and_reported(tmp_path):
     assert torch.equal(torch.get_rng_state(), state)
     exact = offload_activations(tmp_path, minimum_bytes=1024, compress="mask")
     assert exact.measure_gradient_error(step, model) == 0
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_a_gpu_that_is_not_cudas_gets_pageable_buffers_and_that_is_said(monkeypatch, tmp_path):
+    assert type(open_pool(4096)) is BufferPool
+    assert offload_activations(tmp_path).store.devices is None
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.version, "cuda", None)
+    offload = offload_activations(tmp_path)
+    assert type(offload.store.pool) is BufferPool
+    assert offload.store.devices is not None
+    fallbacks = [each for each in taken_fallbacks() if each.what == "pinned buffers"]
+    assert any("without CUDA" in each.reason for each in fallbacks)

@@ -9,6 +9,8 @@ from typing import Any
 
 import torch
 
+from shorthaul.errors import CudaUnavailableError
+from shorthaul.fallbacks import note_fallback
 from shorthaul.offload.compression import choose_codec
 from shorthaul.offload.context import ActivationOffload
 from shorthaul.offload.device_copies import DeviceCopier
@@ -98,12 +100,10 @@ def offload_activations(
         return engine() if callable(engine) else open_engine(engine)
 
     spools = SpoolSet([Path(each) for each in given], spread=spread, allow_memory=allow_memory)
-    copier = DeviceCopier() if torch.cuda.is_available() else None
-    make_pool = BufferPool if copier is None else PinnedBufferPool
     store = ActivationStore(
         open_lane(),
         open_lane(),
-        make_pool(pool_bytes, why="activation buffers"),
+        open_pool(pool_bytes),
         spools,
         budget_bytes=budget_bytes,
         in_flight_bytes=in_flight_bytes,
@@ -113,7 +113,7 @@ def offload_activations(
         codec=codec,
         packed_limit_bytes=parse_bytes(memory),
         wear=wear,
-        copier=copier,
+        copier=DeviceCopier() if torch.cuda.is_available() else None,
     )
     return ActivationOffload(
         store,
@@ -122,6 +122,17 @@ def offload_activations(
         choose_policy=lambda offload: _choose_policy(policy, offload),
         is_packing_automatic=is_automatic,
     )
+
+
+def open_pool(budget_bytes: int) -> BufferPool:
+    """Buffers for activations: pinned, where there is a GPU to copy from."""
+    why = "activation buffers"
+    if torch.cuda.is_available():
+        try:
+            return PinnedBufferPool(budget_bytes, why=why)
+        except CudaUnavailableError as error:  # a GPU, but not one of CUDA
+            note_fallback("pinned buffers", "pageable memory, copied more slowly", error.reason)
+    return BufferPool(budget_bytes, why=why)
 
 
 def _choose_policy(
