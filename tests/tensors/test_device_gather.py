@@ -167,6 +167,24 @@ def test_other_devices_get_copies() -> None:
     assert keep_hot_rows(table, torch.ones(50), "cpu", budget_bytes=1000) == 0.0
 
 
+def test_unified_tensors_ask_for_rows_this_way(
+    gatherer: DeviceGather, runtime: FakeCudaRuntime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`u.gather(ids, device="cuda")`, with the CPU in the device's place."""
+    monkeypatch.setattr(device_gather, "_gatherer_for", lambda _: (CPU, gatherer))
+    values = torch.randn(50, 7)
+    u = sh.unified(values)
+    assert torch.equal(u.gather(IDS, device="cuda"), values[IDS])
+    assert [each[0] for each in runtime.calls] == ["register"]
+    pointers = torch.tensor([0, 3, 4])
+    reduced = u.gather_reduce(pointers, IDS, "max", device="cuda")
+    assert torch.equal(reduced, torch.stack([values[IDS[:3]].amax(0), values[IDS[3]]]))
+    assert torch.equal(u[10:20].gather(IDS, device="cuda"), values[10:20][IDS])
+    del u
+    gc.collect()
+    assert runtime.ranges == {}
+
+
 @no_gpu
 def test_cuda_that_is_not_there_is_an_error_where_it_was_asked_for_by_name() -> None:
     table = HostTable(torch.randn(50, 7))
