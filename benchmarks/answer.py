@@ -41,6 +41,11 @@ class Answer:
     is_quick: bool = False
     conditions: dict[str, str] = field(default_factory=dict)
     rows: list[dict[str, Any]] = field(default_factory=list)
+    only: str = ""
+
+    def wants(self, case: str) -> bool:
+        """Whether a case is to be measured: `--only` names a part of it."""
+        return self.only in case
 
     def state(self, **conditions: str) -> None:
         """Say under what conditions the figures hold: page cache, sizes, devices."""
@@ -84,7 +89,7 @@ def answer_question(
     options = _read_options(asks, rounds)
     require_allocator(allocator)
     machine = describe_machine()
-    answer = Answer(options.rounds, options.quick)
+    answer = Answer(options.rounds, options.quick, only=options.only)
     measure(answer)
     run = {
         "schema": ledger.SCHEMA,
@@ -98,7 +103,7 @@ def answer_question(
     }
     ledger.verify_run(run, "this run")
     print(render.render_run(run))
-    if not (options.quick or options.no_ledger):
+    if not (options.quick or options.no_ledger or options.only):
         print(f"\nAdded to {ledger.append(run, options.ledger)}.", file=sys.stderr)
 
 
@@ -106,6 +111,12 @@ def _read_options(asks: str, rounds: int) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=asks)
     parser.add_argument("--rounds", type=int, help=f"how often each arm is sampled ({rounds})")
     parser.add_argument("--quick", action="store_true", help="a rehearsal, not in the ledger")
+    parser.add_argument(
+        "--only",
+        default="",
+        metavar="TEXT",
+        help="the cases with TEXT in their name, if a file asks",
+    )
     parser.add_argument("--no-ledger", action="store_true", help="print the figures only")
     parser.add_argument("--ledger", type=Path, default=ledger.DIRECTORY, help="another directory")
     options = parser.parse_args()

@@ -98,3 +98,15 @@ def test_the_commit_is_told_and_whether_files_differ_from_it(tmp_path: Path) -> 
     assert clean["is_changed"] is False
     (tmp_path / "file").write_text("two")
     assert describe_commit(tmp_path) == {"commit": clean["commit"], "is_changed": True}
+
+
+def test_only_names_a_part_of_the_cases() -> None:
+    assert Answer().wants("gpt, batch 2")
+    assert Answer(only="batch 2").wants("gpt, batch 2")
+    assert not Answer(only="batch 2").wants("gpt, batch 4")
+
+
+def test_a_part_is_not_added_to_the_ledger(benchmark_file: Path) -> None:
+    done = _run(benchmark_file, "--rounds", "1", "--only", "nothing")
+    assert done.returncode == 0, done.stderr
+    assert not (benchmark_file.parent / "ledger").exists()
