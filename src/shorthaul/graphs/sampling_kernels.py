@@ -28,9 +28,9 @@ from shorthaul.jit import (
 )
 
 # From this many nodes on ids are looked up in a hash table. A table over all nodes is one look per
-# id as long as it stays in the cache; of a batch in a graph of 2**26 nodes nearly every look is a
-# miss, and the first ones each fault in a page (docs/graphs.md has the measurement).
-HASHED_FROM_NODES = 2**24
+# id as long as it stays in the cache; in larger graphs nearly every look is a miss, and the first
+# ones each fault in a page. They cross between 2**22 and 2**24 nodes (docs/graphs.md).
+HASHED_FROM_NODES = 2**23
 
 _TEXT = r"""
 // Neighbour sampling over ids of INDEX_TYPE; ids are looked up in a TABLE.
