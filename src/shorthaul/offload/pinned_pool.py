@@ -44,6 +44,14 @@ class PinnedBufferPool(BufferPool):
         self._leases: weakref.WeakKeyDictionary[_Region, Lease | None] = weakref.WeakKeyDictionary()
         super().__init__(budget_bytes, why=why)
 
+    def trim(self, mapped_bytes: int) -> None:
+        """Unmap free buffers down to `mapped_bytes`, except between steps, when nothing is needed.
+
+        The next step would register the same memory again, which takes longer than copying to it.
+        """
+        if mapped_bytes > 0:
+            super().trim(mapped_bytes)
+
     def _find(self, class_bytes: int) -> _Region | None:
         region = super()._find(class_bytes)
         if region is not None and region not in self._leases:
