@@ -11,10 +11,12 @@ import numpy as np
 import pytest
 import torch
 
+from benchmarks.arxiv import CLASSES, FOLDER, load_arxiv
 from shorthaul.errors import RowReadError, SamplingError, SeedRangeError, ShortReadError
 from shorthaul.graphs import MiniBatch, MiniBatchLoader, RelationalGraph
 from shorthaul.storage import open_engine
 from shorthaul.storage.faulty_engine import Fault, faulty_engine
+from shorthaul.tensors import open as open_table
 from shorthaul.tensors import unified
 from shorthaul.tensors.disk_table import DiskTable
 from shorthaul.tensors.file_formats import find_layout
@@ -358,6 +360,38 @@ def test_a_disk_that_fails_in_the_middle_names_the_rows(
         for batch in got:
             assert torch.equal(batch.features, features[batch.input_nodes])
         assert len(list(loader)) == len(loader)  # one failure is not the end of the table
+
+
+def test_graphsage_on_arxiv_has_the_same_losses_wherever_its_features_lie(tmp_path: Path) -> None:
+    if not FOLDER.is_dir():
+        pytest.skip(f"ogbn-arxiv is not in {FOLDER}")
+    data = load_arxiv()
+    graph = RelationalGraph.from_edge_index(data.edge_index, num_nodes=data.num_nodes)
+    np.save(tmp_path / "features.npy", data.features.numpy())
+    on_disk = open_table(tmp_path / "features.npy", cache="belady", cache_bytes="8MiB")
+    losses = []
+    for table in (data.features, unified(data.features), on_disk):
+        torch.manual_seed(0)
+        layers = [torch.nn.Linear(2 * 128, 32), torch.nn.Linear(2 * 32, CLASSES)]
+        parameters = [each for layer in layers for each in layer.parameters()]
+        optimiser = torch.optim.Adam(parameters, 3e-3)
+        loader = MiniBatchLoader(
+            graph, table, data.labels, data.train[:2048], 512, [10, 5], shuffle=True
+        )
+        losses.append([])
+        for batch in loader:
+            x = batch.features
+            for layer, block in zip(layers, batch.blocks, strict=True):
+                x = layer(torch.cat([x[: block.num_targets], block.reduce(x)], dim=1)).relu()
+            loss = torch.nn.functional.cross_entropy(x, batch.labels)
+            loss.backward()
+            optimiser.step()
+            optimiser.zero_grad()
+            losses[-1].append(loss.item())
+    on_disk.close()
+    assert losses[0] == losses[1] == losses[2]
+    assert len(losses[0]) == 4
+    assert losses[0][-1] < losses[0][0]
 
 
 INTERRUPTED = """

@@ -2,6 +2,7 @@ import itertools
 import pickle
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 import torch
@@ -247,3 +248,16 @@ def test_without_kernels_the_sample_is_the_same() -> None:
 def test_a_seed_must_be_a_number() -> None:
     with pytest.raises(SamplingError, match="seed must be a whole number, got 'x'"):
         NeighbourSampler(random_graph(), [3], seed="x")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("fan_outs", [[4, 3], [{0: 2, 1: -1}, 3]])
+def test_a_graph_on_disk_is_sampled_as_in_memory(fan_outs: list, tmp_path: Path) -> None:
+    graph = random_graph(200, 3000, 2)
+    graph.by_target()
+    graph.save(tmp_path / "graph")
+    opened = RelationalGraph.open(tmp_path / "graph")
+    expected = NeighbourSampler(graph, fan_outs).sample(range(20), number=3)
+    sample = NeighbourSampler(opened, fan_outs).sample(range(20), number=3)
+    assert same_samples(sample, expected) == ""
+    assert torch.equal(sample.blocks[0].edges, expected.blocks[0].edges)
+    assert torch.equal(sample.blocks[0].relations, expected.blocks[0].relations)

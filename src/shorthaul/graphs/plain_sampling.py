@@ -1,7 +1,8 @@
 """Neighbour sampling in plain Python, number for number what the generated kernel samples.
 
 It draws from the same streams (`jit/include/shorthaul/sampling/random.h`), so it is the kernel's
-oracle in tests, and it takes over where there is no compiler, with equal results.
+oracle in tests, and it takes over, with equal results, where there is no compiler and where the
+indexes lie on disk.
 
 >>> stream = RandomStream(key=1, owner=2)
 >>> [stream.below(6) for _ in range(8)]
@@ -10,6 +11,7 @@ oracle in tests, and it takes over where there is no compiler, with equal result
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -84,9 +86,10 @@ def sample_plainly(
         hop = DrawnHop(0 if resample else begin, [0], [], [])
         begin = len(nodes)
         hop_key = mix((key + GOLDEN * (number + 1)) & _MASK)
-        for node in nodes[hop.first_target :]:
+        targets = nodes[hop.first_target :]
+        for node, runs in zip(targets, _find_runs(index, targets, fan), strict=True):
             stream = RandomStream(hop_key, node)
-            for start, stop, fan_out in _runs(index, node, fan):
+            for start, stop, fan_out in runs:
                 taken = draw(stream, stop - start, fan_out, replace=replace)
                 hop.positions.extend(start + each for each in taken)
             hop.pointers.append(len(hop.positions))
@@ -97,13 +100,25 @@ def sample_plainly(
     return list(rows), hops
 
 
-def _runs(index: TargetIndex, node: int, fan: Sequence[int]) -> Iterator[tuple[int, int, int]]:
-    """The parts of a node's row that have a fan-out of their own: start, stop, fan-out."""
-    start, stop = index.pointers[torch.tensor([node, node + 1])].tolist()
+def _find_runs(
+    index: TargetIndex, nodes: Sequence[int], fan: Sequence[int]
+) -> Iterator[list[tuple[int, int, int]]]:
+    """For each node, the parts of its row that have a fan-out of their own: start, stop, fan-out.
+
+    Whatever is read of the index is read once for all nodes: it may lie on disk.
+    """
+    ids = torch.tensor(nodes, dtype=index.pointers.dtype)
+    both = index.pointers[torch.stack([ids, ids + 1], dim=1).flatten()].view(-1, 2)
+    rows = [(start, stop) for start, stop in both.tolist()]
     if len(fan) == 1:
-        yield start, stop, fan[0]
+        yield from ([(start, stop, fan[0])] for start, stop in rows)
         return
-    relations = index.relations[torch.arange(start, stop)].tolist()
-    for relation in sorted(set(relations)):
-        first = start + relations.index(relation)
-        yield first, first + relations.count(relation), fan[relation]
+    positions = [at for start, stop in rows for at in range(start, stop)]
+    relations = iter(index.relations[torch.tensor(positions, dtype=ids.dtype)].tolist())
+    for start, stop in rows:
+        runs = []
+        for relation, members in itertools.groupby(itertools.islice(relations, stop - start)):
+            count = len(list(members))
+            runs.append((start, start + count, fan[relation]))
+            start += count
+        yield runs
