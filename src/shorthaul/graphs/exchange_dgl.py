@@ -9,8 +9,8 @@ import torch
 from shorthaul.errors import GraphError, MissingPackageError
 from shorthaul.graphs.edge_tensors import as_plain
 from shorthaul.graphs.exchange_pyg import local_edges
-from shorthaul.graphs.graph import EDGE, NODE, RelationalGraph
-from shorthaul.graphs.relation import Relation
+from shorthaul.graphs.graph import RelationalGraph
+from shorthaul.graphs.relation import EDGE, NODE, Relation
 
 # What DGL calls the types of a graph that has none, and where it keeps a homogeneous graph's.
 _NODES, _EDGES, _EDGE_TYPE = "_N", "_E", "_TYPE"

@@ -10,21 +10,27 @@ from typing import Any, Literal, TypeVar
 import torch
 
 from shorthaul.errors import GraphChangedError, GraphError
+from shorthaul.graphs.declared_types import (
+    choose_relations,
+    choose_types,
+    count_types,
+    listed,
+    read_relation_name,
+    read_relation_numbers,
+    read_types,
+    require_names,
+)
 from shorthaul.graphs.edge_tensors import (
     as_plain,
     choose_builder,
     choose_index_dtype,
     read_numbers,
-    require_count,
     require_lengths,
     require_range,
     split_edge_index,
 )
 from shorthaul.graphs.indexes import PairIndex, RelationIndex, SourceIndex, TargetIndex
 from shorthaul.graphs.relation import Relation
-
-NODE = "node"  # the type of every node of a graph without types
-EDGE = "to"  # the relation of every edge of a graph without relations
 
 Index = TypeVar("Index", TargetIndex, SourceIndex, RelationIndex, PairIndex)
 
@@ -84,10 +90,10 @@ class RelationalGraph:
         whose order is the order of the node ids. Without `relation`, all edges have the same.
         """
         ends = read_numbers(source, "source"), read_numbers(target, "target")
-        kind = _read_relation(relation, ends[0])
+        kind = read_relation_numbers(relation, ends[0])
         require_lengths(source=ends[0], target=ends[1], relation=kind)
-        types = _choose_types(nodes_per_type, num_nodes, ends, node_names)
-        named = _choose_relations(relations, num_relations, relation, kind, tuple(types))
+        types = choose_types(nodes_per_type, num_nodes, ends, node_names)
+        named = choose_relations(relations, num_relations, relation, kind, tuple(types))
         nodes, edges = sum(types.values()), kind.numel()
         require_range(ends[0], nodes, "source", "nodes")
         require_range(ends[1], nodes, "target", "nodes")
@@ -130,12 +136,12 @@ class RelationalGraph:
         >>> graph.target.tolist()  # papers come after the two authors
         [4, 4]
         """
-        local = {_read_relation_name(key): split_edge_index(edges[key], str(key)) for key in edges}
+        local = {read_relation_name(key): split_edge_index(edges[key], str(key)) for key in edges}
         ends = {
             each: (read_numbers(one, f"source of {each}"), read_numbers(other, f"target of {each}"))
             for each, (one, other) in local.items()
         }
-        types = _count_types(ends) if nodes_per_type is None else _read_types(nodes_per_type)
+        types = count_types(ends) if nodes_per_type is None else read_types(nodes_per_type)
         offsets = dict(zip(types, itertools.accumulate(types.values(), initial=0)))  # noqa: B905
         edges_in_all = sum(one.numel() for one, _ in ends.values())
         dtype = choose_index_dtype(index_dtype, max(sum(types.values()), edges_in_all, len(ends)))
@@ -149,14 +155,14 @@ class RelationalGraph:
                 if kind not in types:
                     raise GraphError(
                         f"relation `{each}` has {name}s of type `{kind}`, but nodes_per_type has "
-                        f"{_listed(types)}."
+                        f"{listed(types)}."
                     )
                 require_range(values, types[kind], f"{name} (in `{each}`)", f"nodes of `{kind}`")
                 column.append(values.to(dtype) + offsets[kind])
             columns[2].append(torch.full((one.numel(),), number, dtype=dtype))
         empty = [torch.empty(0, dtype=dtype)]
         source, target, relation = (torch.cat(empty + column) for column in columns)
-        _require_names(node_names, sum(types.values()))
+        require_names(node_names, sum(types.values()))
         counts = tuple(types.values())
         return cls(tuple(types), counts, tuple(ends), source, target, relation, node_names)
 
@@ -258,7 +264,7 @@ class RelationalGraph:
         """The global ids of one type's nodes."""
         if node_type not in self.node_types:
             raise GraphError(
-                f"there is no node type {node_type!r}; there are {_listed(self.node_types)}."
+                f"there is no node type {node_type!r}; there are {listed(self.node_types)}."
             )
         at = self.node_types.index(node_type)
         return range(self.node_offsets[at], self.node_offsets[at + 1])
@@ -272,7 +278,7 @@ class RelationalGraph:
             told = " ".join(relation) if not isinstance(relation, str) else relation
             problem = f"{len(found)} relations are called" if found else "there is no relation"
             among = [self.relations[number] for number in found] or self.relations
-            raise GraphError(f"{problem} `{told}`; there are {_listed(map(str, among))}.")
+            raise GraphError(f"{problem} `{told}`; there are {listed(map(str, among))}.")
         return found[0]
 
     def with_inverses(self) -> RelationalGraph:
@@ -426,120 +432,3 @@ class RelationalGraph:
             f"RelationalGraph({self.num_nodes:,} nodes{types}, {self.num_edges:,} edges, "
             f"{self.num_relations:,} relation{'' if self.num_relations == 1 else 's'})"
         )
-
-
-def _read_relation(relation: Any, like: torch.Tensor) -> torch.Tensor:
-    if relation is None:
-        return torch.zeros(like.numel(), dtype=torch.int32)
-    return read_numbers(relation, "relation")
-
-
-def _choose_types(
-    nodes_per_type: Mapping[str, int] | None,
-    num_nodes: int | None,
-    ends: tuple[torch.Tensor, torch.Tensor],
-    node_names: Sequence[str] | None,
-) -> dict[str, int]:
-    if nodes_per_type is not None:
-        types = _read_types(nodes_per_type)
-        if num_nodes is not None and num_nodes != sum(types.values()):
-            raise GraphError(
-                f"num_nodes is {num_nodes:,}, but nodes_per_type adds up to {sum(types.values()):,}."
-            )
-    elif num_nodes is not None:
-        types = {NODE: require_count("num_nodes", num_nodes)}
-    elif node_names is not None:
-        types = {NODE: len(node_names)}
-    else:
-        types = {NODE: max(map(_count, ends))}
-    _require_names(node_names, sum(types.values()))
-    return types
-
-
-def _choose_relations(
-    relations: Sequence[str | tuple[str, str, str]] | None,
-    num_relations: int | None,
-    given: Any,
-    relation: torch.Tensor,
-    types: tuple[str, ...],
-) -> tuple[Relation, ...]:
-    if relations is None:
-        if len(types) > 1:
-            raise GraphError(
-                f"the nodes have {len(types)} types, so `relations` must name the types that each "
-                "relation joins: (source type, name, target type)."
-            )
-        if num_relations is not None:
-            count = require_count("num_relations", num_relations)
-        else:
-            count = 1 if given is None else _count(relation)
-        names = (EDGE,) if given is None and count == 1 else tuple(map(str, range(count)))
-        return tuple(Relation(NODE if not types else types[0], each, types[0]) for each in names)
-    if num_relations is not None and num_relations != len(relations):
-        raise GraphError(
-            f"num_relations is {num_relations:,}, but `relations` names {len(relations):,}."
-        )
-    named = tuple(
-        Relation(types[0], each, types[0])
-        if isinstance(each, str) and len(types) == 1
-        else _read_relation_name(each)
-        for each in relations
-    )
-    _require_distinct(named)
-    for each in named:
-        for kind in (each.source_type, each.target_type):
-            if kind not in types:
-                raise GraphError(
-                    f"relation `{each}` joins nodes of type `{kind}`, but there are {_listed(types)}."
-                )
-    return named
-
-
-def _read_relation_name(words: Any) -> Relation:
-    is_name = isinstance(words, tuple) and len(words) == 3
-    if not is_name or not all(isinstance(each, str) for each in words):
-        raise GraphError(
-            f"a relation is named by three words, (source type, name, target type); got {words!r}."
-        )
-    return Relation(*words)
-
-
-def _read_types(nodes_per_type: Mapping[str, int]) -> dict[str, int]:
-    return {
-        name: require_count(f"nodes_per_type[{name!r}]", count)
-        for name, count in nodes_per_type.items()
-    }
-
-
-def _count_types(
-    ends: Mapping[Relation, tuple[torch.Tensor, torch.Tensor]],
-) -> dict[str, int]:
-    """One more than the largest id that each type is seen with; types in order of appearance."""
-    types: dict[str, int] = {}
-    for each, (one, other) in ends.items():
-        for kind, values in ((each.source_type, one), (each.target_type, other)):
-            types[kind] = max(types.get(kind, 0), _count(values))
-    return types
-
-
-def _count(values: torch.Tensor) -> int:
-    return max(0, int(values.max()) + 1) if values.numel() else 0
-
-
-def _require_names(node_names: Sequence[str] | None, nodes: int) -> None:
-    if node_names is not None and len(node_names) != nodes:
-        raise GraphError(f"there are {nodes:,} nodes, but {len(node_names):,} node names.")
-
-
-def _require_distinct(relations: Sequence[Relation]) -> None:
-    seen: set[Relation] = set()
-    for each in relations:
-        if each in seen:
-            raise GraphError(f"two relations are called `{each}`.")
-        seen.add(each)
-
-
-def _listed(names: Any, most: int = 12) -> str:
-    listed = list(names)
-    more = f" and {len(listed) - most:,} more" if len(listed) > most else ""
-    return ", ".join(f"`{each}`" for each in listed[:most]) + more if listed else "none"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+NODE = "node"  # the type of every node of a graph without types
+EDGE = "to"  # the relation of every edge of a graph without relations
 INVERSE_SUFFIX = "_reversed"
 
 
