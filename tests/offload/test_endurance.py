@@ -16,6 +16,7 @@ from shorthaul.errors import EnduranceError
 from shorthaul.offload.endurance import (
     Device,
     Endurance,
+    WearLimit,
     WriteLedger,
     estimate_bytes_per_day,
     identify_device,
@@ -121,6 +122,15 @@ def test_counts_survive_and_days_are_kept_apart(tmp_path: Path) -> None:
     assert again.add(5).total_bytes == 15
     assert again.read().by_day == {"2024-05-01": 10, "2024-05-02": 5}
     assert again.written_today_bytes() == 5
+
+
+def test_a_step_gets_its_share_of_what_is_left_today_before_all_of_it(tmp_path: Path) -> None:
+    calendar = Calendar()  # noon
+    ledger = WriteLedger(DRIVE, tmp_path, calendar)
+    assert WearLimit(Endurance(), ledger).limits_per_step(1.0) == (None,)
+    limit = WearLimit(Endurance(daily_bytes=43_200_000), ledger)
+    assert limit.limits_per_step(2.0) == (2_000, 43_200_000)
+    assert limit.limits_per_step(1e9) == (43_200_000, 43_200_000)
 
 
 def test_days_are_forgotten_after_a_month_and_the_total_is_not(tmp_path: Path) -> None:

@@ -115,10 +115,29 @@ def test_a_disk_that_slows_down_is_measured_again_when_steps_drift():
 
 
 def test_the_wear_limit_reaches_the_plan():
-    policy = planned(20 * SIZE, endurance_bytes_per_step=lambda: 0)
-    policy.learn(finished_pass(10))
-    assert policy.plan is not None
-    assert policy.plan.planned_write_bytes == 0
+    asked: list[float] = []
+
+    def limits(seconds: float) -> tuple[int, ...]:
+        asked.append(seconds)
+        return (SIZE, 10 * SIZE)
+
+    strict = planned(7 * SIZE, limit_writes=limits)
+    strict.learn(finished_pass(8))
+    assert asked == [22.0]  # the length of a step
+    assert strict.plan.fits
+    assert strict.plan.planned_write_bytes <= SIZE
+
+
+def test_a_wear_limit_that_lets_nothing_fit_gives_way_to_the_next_and_then_says_so(caplog):
+    late = planned(4 * SIZE, limit_writes=lambda _: (SIZE, 10 * SIZE))
+    late.learn(finished_pass(8))
+    assert late.plan.fits
+    assert SIZE < late.plan.planned_write_bytes <= 10 * SIZE
+    assert caplog.records == []
+    never = planned(4 * SIZE, limit_writes=lambda _: (0, SIZE))
+    never.learn(finished_pass(8))
+    assert not never.plan.fits
+    assert "the smallest budget that works" in caplog.text
 
 
 def test_units_carry_the_times_of_a_pass():

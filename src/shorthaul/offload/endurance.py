@@ -209,6 +209,12 @@ class WriteLedger:
         """What has been counted since midnight UTC."""
         return self.read().by_day.get(self._today(), 0)
 
+    def seconds_left_today(self) -> float:
+        """How long until midnight UTC; at least a second."""
+        now = self._now()
+        midnight = datetime.datetime.combine(now.date(), datetime.time(), now.tzinfo)
+        return max(1.0, SECONDS_PER_DAY - (now - midnight).total_seconds())
+
     def add(self, written_bytes: int) -> Written:
         """Count bytes that have been written; returns the new count."""
         if written_bytes < 0:
@@ -298,6 +304,18 @@ class WearLimit:
         """Whether so many bytes may still be written today."""
         left_bytes = self.left_bytes
         return left_bytes is None or length_bytes <= left_bytes
+
+    def limits_per_step(self, step_seconds: float) -> tuple[int | None, ...]:
+        """What one step may write, the strictest limit first; `None` without a limit.
+
+        First a share of what is left today, for steps of this length until midnight; then all of it,
+        for a run that does not last the day and has no other way to fit its memory.
+        """
+        left_bytes = self.left_bytes
+        if left_bytes is None:
+            return (None,)
+        share = min(1.0, step_seconds / self.ledger.seconds_left_today())
+        return (round(left_bytes * share), left_bytes)
 
     def note_written(self, written_bytes: int) -> None:
         """So many bytes have been written."""

@@ -150,5 +150,5 @@ def _choose_policy(
         in_flight_bytes=store.in_flight_bytes,
         prefetch_bytes=store.prefetch_bytes,
         measure_disk=offload.measure_disk,
-        endurance_bytes_per_step=lambda: offload.wear.left_bytes,
+        limit_writes=offload.wear.limits_per_step,
     )

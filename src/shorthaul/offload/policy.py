@@ -9,8 +9,9 @@
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -20,6 +21,8 @@ from shorthaul.offload.simulation import Decision, Disk, Unit
 from shorthaul.offload.spool import round_to_blocks
 from shorthaul.offload.ssdtrain import Scope, choose_ssdtrain, estimate_ssdtrain_bandwidth
 from shorthaul.storage.buffer_pool import choose_class_bytes
+
+_log = logging.getLogger("shorthaul")
 
 
 @dataclass(frozen=True)
@@ -114,7 +117,7 @@ class OffloadPlanned:
         in_flight_bytes: int,
         prefetch_bytes: int,
         measure_disk: Callable[[], Disk | None],
-        endurance_bytes_per_step: Callable[[], int | None] = lambda: None,
+        limit_writes: Callable[[float], Sequence[int | None]] = lambda _: (None,),
     ) -> None:
         self.plan: Plan | None = None
         self.plans_made = 0
@@ -122,7 +125,7 @@ class OffloadPlanned:
         self._budget_bytes = budget_bytes
         self._in_flight_bytes, self._prefetch_bytes = in_flight_bytes, prefetch_bytes
         self._measure_disk = measure_disk
-        self._endurance_bytes_per_step = endurance_bytes_per_step
+        self._limit_writes = limit_writes  # per step of so many seconds, the strictest first
         self._disk: Disk | None = None
         self._measured: Measured | None = None
         self.recomputed: frozenset[int] = frozenset()
@@ -182,14 +185,22 @@ class OffloadPlanned:
         )
 
     def _make_plan(self, units: list[Unit], disk: Disk) -> Plan:
-        return plan_step(
-            units,
-            budget_bytes=self._budget_bytes,
-            disk=disk,
-            in_flight_bytes=self._in_flight_bytes,
-            prefetch_bytes=self._prefetch_bytes,
-            endurance_bytes_per_step=self._endurance_bytes_per_step(),
-        )
+        """A plan within the strictest limit on writes that allows one to fit."""
+        seconds = max(unit.last_use_at_seconds for unit in units)
+        for limit_bytes in self._limit_writes(seconds):
+            plan = plan_step(
+                units,
+                budget_bytes=self._budget_bytes,
+                disk=disk,
+                in_flight_bytes=self._in_flight_bytes,
+                prefetch_bytes=self._prefetch_bytes,
+                endurance_bytes_per_step=limit_bytes,
+            )
+            if plan.fits:
+                break
+        else:
+            _log.warning("offload: %s", plan.explain().split("\n  What follows")[0])
+        return plan
 
     def _follow(self, plan: Plan, finished: ForwardPass) -> None:
         self.plans_made += 1
