@@ -18,6 +18,7 @@ from shorthaul.conv.problem import ConvProblem, Triple
 from shorthaul.conv.schedule import (
     choose_schedule,
     plan_blocks,
+    plan_groups,
     plan_planes,
     plan_rows,
     plan_sliding,
@@ -170,4 +171,6 @@ def _our_workspace_bytes(problem: ConvProblem, batch: int, sizes: Triple, thread
         return plan_sliding(task, schedule).thread_bytes * threads
     if schedule.method.startswith("winograd"):
         return plan_winograd(task, schedule, threads).thread_bytes * threads
+    if schedule.method == "grouped":
+        return plan_groups(task) * threads
     return plan_rows(task) * threads

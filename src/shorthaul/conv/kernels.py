@@ -20,6 +20,7 @@ from shorthaul.conv.emit_depthwise import (
 )
 from shorthaul.conv.emit_function import sum_dtype
 from shorthaul.conv.emit_grad_weight import emit_grad_weight_kernel
+from shorthaul.conv.emit_grouped import GroupedKernel, emit_grouped_kernel
 from shorthaul.conv.emit_planar import PlanarKernel, emit_planar_kernel
 from shorthaul.conv.emit_sliding import SlidingKernel, emit_sliding_kernel
 from shorthaul.conv.emit_window import WindowKernel, emit_window_kernel
@@ -46,6 +47,7 @@ from shorthaul.conv.schedule import (
     choose_windows,
     plan_blocks,
     plan_gradient,
+    plan_groups,
     plan_planes,
     plan_rows,
     plan_sliding,
@@ -223,6 +225,11 @@ class Call:
         """Whether the kernel takes all groups as the channels of one panel."""
         return "depthwise" in self.order
 
+    @property
+    def is_grouped(self) -> bool:
+        """Whether a vector of output channels holds whole groups, in the order of the channels."""
+        return "grouped" in self.order
+
 
 def _as_array(*numbers: int) -> torch.Tensor:
     """A call's numbers as its kernel takes them."""
@@ -291,6 +298,8 @@ def _prepare(task: WindowTask, taps: Taps | None, schedule: ConvSchedule, thread
         return _prepare_depthwise(task, taps, schedule, threads)
     if schedule.method == "sliding":
         return _prepare_sliding(task, taps, schedule, threads)
+    if schedule.method == "grouped":
+        return _prepare_grouped(task, schedule, threads)
     if schedule.method.startswith("winograd"):
         return _prepare_winograd(task, schedule, threads)
     kernel = WindowKernel(
@@ -403,6 +412,23 @@ def _prepare_sliding(
     return Call(task, taps, run, numbers, order, panel, width, plan.thread_bytes * threads)
 
 
+def _prepare_grouped(task: WindowTask, schedule: ConvSchedule, threads: int) -> Call:
+    machine = this_machine()
+    lanes = machine.lanes(sum_dtype(task.dtype).itemsize)
+    kernel = GroupedKernel(task.dtype, task.activation, machine, schedule.rows, task.shape)
+    thread_bytes = plan_groups(task)
+    return Call(
+        task,
+        None,
+        _grouped_function(kernel),
+        _as_array(thread_bytes, *task.size_values()),
+        ("grouped", lanes, task.shape),
+        lanes,
+        lanes,
+        thread_bytes * threads,
+    )
+
+
 def _prepare_winograd(task: WindowTask, schedule: ConvSchedule, threads: int) -> Call:
     outputs = int(schedule.method.removeprefix("winograd"))
     window = WindowKernel(
@@ -506,6 +532,11 @@ def _sliding_function(kernel: SlidingKernel) -> KernelFunction:
 
 
 @functools.cache
+def _grouped_function(kernel: GroupedKernel) -> KernelFunction:
+    return load_kernel(emit_grouped_kernel(kernel)).convolve
+
+
+@functools.cache
 def _winograd_function(kernel: WinogradKernel) -> KernelFunction:
     return load_kernel(emit_winograd_kernel(kernel)).convolve
 
@@ -528,7 +559,9 @@ def _pack(
     if call.winograd_outputs:
         taps = transform_weights(taps, call.winograd_outputs).contiguous()
     view = (
-        forward_view(taps, problem.groups)
+        forward_view(
+            taps, problem.out_channels // call.panel if call.is_grouped else problem.groups
+        )
         if call.taps is None
         else gradient_view(taps, problem.groups, call.taps, call.task.shape.kernel)
     )
@@ -545,6 +578,8 @@ def _as_one_panel(view: WeightView) -> WeightView:
 def _packed_bias(call: Call, bias: torch.Tensor) -> torch.Tensor:
     real = sum_dtype(call.task.dtype)
     shape = call.task.shape
+    if call.is_grouped:
+        return bias.detach().to(real).contiguous()
     if call.is_depthwise:
         shape = replace(shape, groups=1, out_channels=shape.groups)
     # The planar kernel takes one channel at a time, so its bias is never filled up.

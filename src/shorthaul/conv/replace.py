@@ -178,7 +178,8 @@ class ReplacementReport:
                 for each in (replacement.fold.norm, replacement.fold.activation):
                     if each is not None:
                         restore(each)
-            module.__dict__.pop("tune", None)
+            for name in ("exact", "tune"):
+                module.__dict__.pop(name, None)
             module.__class__ = original
         self._originals.clear()
 
@@ -231,6 +232,7 @@ def replace_convs(
     *,
     policy: str = "auto",
     fold: bool = False,
+    exact: bool = True,
     tune: bool = False,
     example: Any = None,
 ) -> ReplacementReport:
@@ -239,8 +241,9 @@ def replace_convs(
     `policy="auto"` measures each layer against ATen at its first call, once for inference and once
     for training, remembers the result for this processor, and keeps ATen where it is faster;
     `policy="always"` measures nothing. `fold=True` folds batch norm and activation modules into the
-    convolution before them for as long as they are in eval mode. `tune=True` measures the schedules
-    of each layer at its first call of each size, before it is compared. `example` (a tensor, or a tuple of
+    convolution before them for as long as they are in eval mode. `exact=False` allows
+    arithmetic with a larger rounding error (Winograd). `tune=True` measures the
+    schedules of each layer at its first call of each size, before it is compared with ATen. `example` (a tensor, or a tuple of
     arguments) runs the model once in eval mode, so that everything is decided before this returns.
     """
     if policy not in POLICIES:
@@ -264,8 +267,7 @@ def replace_convs(
             report._originals.append((module, type(module)))
             module.__class__ = _REPLACEMENTS[type(module)]
             module.__dict__["replacement"] = layer
-            if tune:
-                module.__dict__["tune"] = True
+            module.__dict__.update(exact=exact, tune=tune)
             report.layers.append(layer)
     if example is not None:
         _run_example(model, example)

@@ -80,7 +80,29 @@ def choose_schedule(problem: ConvProblem, sizes: Sizes, threads: int) -> ConvSch
         outputs = min(schedules, key=lambda each: winograd_products(task, each))
         if winograd_products(task, outputs) < WORTHWHILE_PRODUCTS:
             return schedules[outputs]
+    # Groups as wide as a vector measured slower this way than packed planes: they are left to the tuner.
+    is_narrow = task.shape.in_channels < this_machine().lanes(_sum_bytes(task))
+    if can_group(task) and is_narrow and task.flops >= SLIDING_FLOPS:
+        return ConvSchedule("grouped", GROUPED_PIXELS, 1, strip_bytes=0)
     return schedule_task(task)
+
+
+# Outputs of the grouped kernel's register tile; with the weights of a tap they fill the registers.
+GROUPED_PIXELS = 8
+
+
+def can_group(task: WindowTask) -> bool:
+    """Whether whole groups lie side by side in vectors: channels last, as many outputs as inputs."""
+    shape = task.shape
+    lanes = this_machine().lanes(_sum_bytes(task))
+    return (
+        task.channels_last
+        and shape.in_channels == shape.out_channels
+        and 1 < shape.in_channels <= lanes
+        and lanes % shape.in_channels == 0
+        and shape.groups * shape.in_channels % lanes == 0
+        and shape.groups > 1
+    )
 
 
 # Transforms cost about a fifth of what the products cost: Winograd pays from a quarter saved on.
@@ -211,6 +233,7 @@ def candidate_schedules(problem: ConvProblem, sizes: Sizes) -> tuple[ConvSchedul
     planar       few output channels, small groups
     depthwise    vectors of channels, where every group has one
     sliding      the same for overlapping rows, high and wide tiles
+    grouped      whole small groups side by side in a vector, channels last
     winograd     F(4, 3) and F(2, 3), where the problem is not exact
     ===========  =====================================================================================
     """
@@ -238,6 +261,8 @@ def candidate_schedules(problem: ConvProblem, sizes: Sizes) -> tuple[ConvSchedul
     if can_slide(task):
         tiles = ((8, 1), (4, 3), (2, 4)) if task.channels_last else ((8, 1), (4, 1))
         others += [ConvSchedule("sliding", *tile, strip_bytes=SLIDING_BYTES) for tile in tiles]
+    if can_group(task):
+        others += [ConvSchedule("grouped", pixels, 1, strip_bytes=0) for pixels in (8, 12)]
     if not problem.exact and can_use_winograd(task):
         others += [winograd_schedule(task, outputs) for outputs in (4, 2)]
     return tuple(dict.fromkeys((first, *others)))
@@ -421,6 +446,14 @@ def _window_bytes(task: WindowTask, layout: str, rows: int, columns: int) -> int
     stride, height = task.shape.stride[1], task.out_sizes[1]
     bands = min(task.batch * task.out_sizes[0], (rows + height - 2) // height + 1)
     return (rows * stride + bands * max(0, reach - stride)) * task.shape.kernel[0] * row_bytes
+
+
+def plan_groups(task: WindowTask) -> int:
+    """Bytes of one thread's workspace for the grouped kernel: lines, taps and a column map."""
+    columns = (task.out_sizes[2] - 1) * task.shape.stride[2]
+    columns += (task.shape.kernel[2] - 1) * task.shape.dilation[2] + 1
+    values = 2 * task.shape.kernel[0] * task.shape.kernel[1] + columns
+    return -(-values * 8 // 64) * 64
 
 
 def plan_rows(task: WindowTask) -> int:

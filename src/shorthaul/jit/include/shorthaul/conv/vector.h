@@ -120,10 +120,14 @@ struct AsFloat16 {
   }
   static SHORTHAUL_INLINE vec load(const value* from) {
 #if defined(__F16C__)
+    // Copied, not cast: this is no template, so the casts of other widths would be compiled too.
     if constexpr (lanes == 8 && sizeof(real) == 4) {
       __m128i narrow;
       std::memcpy(&narrow, from, sizeof narrow);
-      return (vec)_mm256_cvtph_ps(narrow);
+      const __m256 wide = _mm256_cvtph_ps(narrow);
+      vec result{};
+      std::memcpy(&result, &wide, sizeof wide < sizeof result ? sizeof wide : sizeof result);
+      return result;
     }
 #endif
     vec result;
@@ -133,7 +137,9 @@ struct AsFloat16 {
   static SHORTHAUL_INLINE void store(value* to, vec from) {
 #if defined(__F16C__)
     if constexpr (lanes == 8 && sizeof(real) == 4) {
-      const __m128i narrow = _mm256_cvtps_ph((__m256)from, 0);
+      __m256 wide{};
+      std::memcpy(&wide, &from, sizeof wide < sizeof from ? sizeof wide : sizeof from);
+      const __m128i narrow = _mm256_cvtps_ph(wide, 0);
       std::memcpy(to, &narrow, sizeof narrow);
       return;
     }
