@@ -23,6 +23,7 @@ from shorthaul.cli.demo import demo
 from shorthaul.cli.doctor import doctor
 from shorthaul.cli.explain import explain
 from shorthaul.cli.probes.packages import find_version
+from shorthaul.cli.tune import tune
 from shorthaul.errors import ShorthaulError
 from shorthaul.settings import settings
 
@@ -88,7 +89,7 @@ def program(traceback: bool) -> None:
     del traceback  # read by Program.invoke
 
 
-for verb in (doctor, demo, bench, explain, cache, completion):
+for verb in (doctor, demo, bench, explain, tune, cache, completion):
     program.add_command(verb)
 
 
