@@ -78,7 +78,7 @@ def plan_rows(
     layout: DiskLayout, ids: Int64Array, *, alignment_bytes: int, end_bytes: int
 ) -> RowPlan:
     """The reads for the rows `ids` of a table; repeated ids are read once."""
-    order = np.argsort(ids, kind="stable")
+    order = np.argsort(ids)
     sorted_ids = ids[order]
     is_first = np.ones(len(ids), bool)
     np.not_equal(sorted_ids[1:], sorted_ids[:-1], out=is_first[1:])
