@@ -1,10 +1,14 @@
 """How fast are the papers' twelve layers in float32, beside PyTorch and prepacked oneDNN?
 
-Both layouts, one thread and all, batches of 1, 8 and 32. Packing of images is part of our time;
-weights are packed once, as in the prepacked peer. Outputs are fresh in every arm.
+Both layouts, one thread and all, single images; larger batches are another question
+(`bench_conv_batches.py`). Packing of images is part of our time; weights are packed once, as in the
+prepacked peer. Outputs are fresh in every arm.
 """
 
 from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
 
 import torch
 
@@ -21,9 +25,15 @@ from benchmarks.conv_arms import (
 )
 from benchmarks.measure import same_within
 from shorthaul.conv import TWELVE_LAYERS, estimate
+from shorthaul.conv.estimate import Layer
 
 
 def measure(answer: Answer) -> None:
+    measure_batches(answer, (1,))
+
+
+def measure_batches(answer: Answer, batches: Sequence[int]) -> None:
+    """Every layer, layout and thread count, for these batches."""
     threads = thread_counts(answer)
     peaks = measure_peak(threads)
     answer.state(
@@ -31,35 +41,40 @@ def measure(answer: Answer) -> None:
         **{f"peak_{count}_threads": f"{rate / 1e9:.1f} GFLOP/s" for count, rate in peaks.items()},
     )
     layers = [TWELVE_LAYERS[8], TWELVE_LAYERS[11]] if answer.is_quick else TWELVE_LAYERS
-    for count in threads:
+    for count, layout, batch, layer in itertools.product(
+        threads, ("channels_last", "contiguous"), batches, layers
+    ):
         torch.set_num_threads(count)
-        for layout in ("channels_last", "contiguous"):
-            for batch in (1,) if answer.is_quick else (1, 8, 32):
-                for layer in layers:
-                    problem = with_layout(layer.problem, layout)
-                    name = f"{layer.name} {layout} batch {batch} threads {count}"
-                    case = Case(name, problem, batch, layer.sizes)
-                    arms = inference_arms(
-                        case,
-                        with_prepacked=layout == "channels_last",
-                        with_inexact=problem.kernel == (1, 3, 3),
-                    )
-                    if batch == 1:
-                        arms.append(lowered(case))
-                    expected = estimate(problem, batch, layer.sizes, threads=count)
-                    measured = answer.compare(
-                        name,
-                        arms,
-                        baseline=EAGER,
-                        # Sums of up to 4,608 products of about one, in another order, and Winograd.
-                        same=same_within(1e-3, 1e-3),
-                        figures={
-                            "shorthaul": {"workspace_bytes": expected.ours_bytes},
-                            "im2col: unfold and mm": {"workspace_bytes": expected.im2col_bytes},
-                        },
-                        sample_seconds=0.02,
-                    )
-                    add_rates(answer, measured, case.flops, peaks[count])
+        _measure_layer(answer, layer, layout, batch, count, peaks[count])
+
+
+def _measure_layer(
+    answer: Answer, layer: Layer, layout: str, batch: int, threads: int, peak: float
+) -> None:
+    problem = with_layout(layer.problem, layout)
+    name = f"{layer.name} {layout} batch {batch} threads {threads}"
+    case = Case(name, problem, batch, layer.sizes)
+    arms = inference_arms(
+        case,
+        with_prepacked=layout == "channels_last",
+        with_inexact=problem.kernel == (1, 3, 3),
+    )
+    if batch == 1:
+        arms.append(lowered(case))
+    expected = estimate(problem, batch, layer.sizes, threads=threads)
+    measured = answer.compare(
+        name,
+        arms,
+        baseline=EAGER,
+        # Sums of up to 4,608 products of about one, in another order, and Winograd.
+        same=same_within(1e-3, 1e-3),
+        figures={
+            "shorthaul": {"workspace_bytes": expected.ours_bytes},
+            "im2col: unfold and mm": {"workspace_bytes": expected.im2col_bytes},
+        },
+        sample_seconds=0.02,
+    )
+    add_rates(answer, measured, case.flops, peak)
 
 
 if __name__ == "__main__":

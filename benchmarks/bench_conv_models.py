@@ -1,7 +1,7 @@
 """How much faster are whole models with replaced convolutions, in inference and in training?
 
-Models of the shapes of ResNet-50, ConvNeXt-T and MobileNet v2 with random weights, channels last,
-beside PyTorch eager and `torch.compile`.
+ResNet-50, ConvNeXt-T and MobileNet v2 from Hugging Face's configurations with random weights, channels
+last, beside PyTorch eager and `torch.compile`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def measure(answer: Answer) -> None:
     answer.state(
         threads=str(torch.get_num_threads()),
         image=f"{batch} x 3 x {size} x {size}, float32, channels last",
-        weights="random; shapes as published, written as plain PyTorch modules",
+        weights="random; models of transformers, from its default configurations",
     )
     for name in names:
         _measure_inference(answer, name, image, has_compile=not answer.is_quick)
