@@ -17,6 +17,7 @@ from shorthaul.errors import (
     CompileError,
     CudaMappingError,
     CudaUnavailableError,
+    DiskTensorError,
     EdgeRangeError,
     EngineUnavailableError,
     ExplainError,
@@ -26,11 +27,17 @@ from shorthaul.errors import (
     KernelArgumentError,
     KernelLoadError,
     KernelStatusError,
+    LayerArgumentError,
+    LayerLanguageError,
     MissingExtraError,
     MissingPackageError,
+    MissingTableError,
     NoCompilerError,
     OffloadBudgetError,
+    PlacementError,
     ReadOnlyTableError,
+    ReadOnlyTensorError,
+    RelationalProgramError,
     RowArgumentError,
     RowIndexError,
     RowReadError,
@@ -40,7 +47,11 @@ from shorthaul.errors import (
     ShortReadError,
     SpoolFullError,
     StorageError,
+    TableFormatError,
+    TableOpenError,
     TemporaryFileSystemError,
+    UnifiedDeviceError,
+    UnifiedSourceError,
     UnknownSettingError,
     UnsafeFileError,
     WaitTimeoutError,
@@ -53,6 +64,22 @@ GOLDEN: dict[ShorthaulError, str] = {
     ),
     UnknownSettingError("speed", ("engine", "kernels")): (
         "there is no setting `speed`; there are engine, kernels."
+    ),
+    RelationalProgramError(
+        "linear",
+        "vectors have width 8, the matrix takes 9",
+        "x (8), w (9, 4)",
+        "in rgcn (a.py:3):  y",
+    ): (
+        "`linear` cannot be taken: vectors have width 8, the matrix takes 9.\n"
+        "  in rgcn (a.py:3):  y\n"
+        "  operands: x (8), w (9, 4)"
+    ),
+    LayerLanguageError("nodes have no value `k`", "assign it first", "in hgt (a.py:9):  n.k"): (
+        "nodes have no value `k`.\n  in hgt (a.py:9):  n.k\n  Instead: assign it first."
+    ),
+    LayerArgumentError("rgcn needs `x`", "pass x=<tensor>"): (
+        "rgcn needs `x`.\n  Pass x=<tensor>."
     ),
     MissingExtraError("triton", "gpu", "compiling for a GPU"): (
         "compiling for a GPU needs the package `triton`, which is not installed.\n"
@@ -166,6 +193,36 @@ GOLDEN: dict[ShorthaulError, str] = {
         "scatter_: the table lies in /data/features, which is opened for reading only.\n"
         "  Write to a copy in memory (`sh.unified(table.read(0, rows))`), or write a new file\n"
         "  with `sh.save_features`."
+    ),
+    TableOpenError("x.npy", errno.EACCES): (
+        "the table x.npy cannot be opened: EACCES (Permission denied)."
+    ),
+    MissingTableError("x.npy"): (
+        "the table x.npy cannot be opened: ENOENT (No such file or directory)."
+    ),
+    TableFormatError("x.npy", "it lies in Fortran order", "Write it in C order."): (
+        "x.npy cannot be used as a table: it lies in Fortran order.\n  Write it in C order."
+    ),
+    UnifiedSourceError("sh.unified", "a CPU tensor", "builtins.list", "Use sh.open(path)."): (
+        "sh.unified expected a CPU tensor, got builtins.list.\n  Use sh.open(path)."
+    ),
+    DiskTensorError("add", "disk", "read", 2**30, "x.npy"): (
+        "`add` is not done on a disk tensor: it would read all 1.0 GiB of x.npy.\n"
+        "  Take the rows you need, u[ids] or u[a:b].cpu(), and compute with them; u.chunks()\n"
+        "  goes through all rows piece by piece, and u.cpu() reads the whole table into memory."
+    ),
+    ReadOnlyTensorError("add_", "read-only memory"): (
+        "`add_` cannot change this table: it lies in read-only memory.\n"
+        "  Copy it first: sh.unified(u.cpu().clone())."
+    ),
+    PlacementError("add", ["cpu", "cuda:0"]): (
+        "`add` got a unified tensor together with tensors on cpu and cuda:0.\n"
+        "  A unified tensor goes where the others are, so the others must be in one place:\n"
+        "  move one of them with `.to(device)`."
+    ),
+    UnifiedDeviceError("another has the name"): (
+        '`device="unified"` cannot be enabled: another has the name.\n'
+        "  `sh.unified(tensor)` works without the name."
     ),
     EdgeRangeError("target", 7, 120, 100, "nodes"): (
         "the target of edge 7 is 120, but there are 100 nodes (0 to 99)."

@@ -127,7 +127,7 @@ def find_layout(
     against the file, except that a float32 table may be stored as float16 or bfloat16.
     """
     try:
-        resolved = Path(path).resolve(strict=True)
+        resolved = Path(os.path.realpath(path, strict=True))
         with open(resolved, "rb") as file:
             size_bytes = os.fstat(file.fileno()).st_size
             chosen = choose_format(

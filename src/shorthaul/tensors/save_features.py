@@ -91,12 +91,10 @@ def save_features(
     kind = _choose_kind(target, quantise)
     step_bytes = max(HEADER_BYTES, parse_bytes(chunk_bytes) // HEADER_BYTES * HEADER_BYTES)
     chunks, known_rows = _chunks_of(source, step_bytes)
-    own = contextlib.nullcontext(engine) if engine is not None else open_engine()
     with (
-        own as chosen,
+        _chosen_engine(engine) as chosen,
         _Writer(target, chosen, step_bytes, 0 if kind == "raw" else HEADER_BYTES) as writer,
     ):
-        assert chosen is not None
         table = _Rows(target, dtype, quantise)
         with _progress_bar(target.name, progress) as bar:
             for number, chunk in enumerate(chunks):
@@ -110,6 +108,16 @@ def save_features(
     return SavedTable(
         target, table.shape, table.seen, table.stored, file_bytes, table.largest_error
     )
+
+
+@contextlib.contextmanager
+def _chosen_engine(engine: StorageEngine | None) -> Iterator[StorageEngine]:
+    if engine is not None:
+        yield engine  # stays the caller's
+        return
+    # The memory engine keeps what it writes to itself, and a file is what is wanted.
+    with open_engine("thread" if settings.engine == "memory" else None) as own:
+        yield own
 
 
 class _Rows:
@@ -138,12 +146,12 @@ class _Rows:
                 f"{values.dtype} of shape {tuple(values.shape)} as chunk {number}",
                 "Give `dtype=` to convert them all.",
             )
-        self.rows += len(values)
+        first_row, self.rows = self.rows, self.rows + len(values)
         values = values.to(self.seen).contiguous()
-        if self.quantise is None:
-            self.stored = self.seen
+        if self.quantise is None or len(values) == 0:
+            self.stored = getattr(torch, self.quantise or "", self.seen)
             return values
-        packed: QuantisedRows = quantise_rows(values, self.quantise)
+        packed: QuantisedRows = quantise_rows(values, self.quantise, first_row=first_row)
         self.stored = packed.values.dtype
         self.largest_error = max(self.largest_error, packed.report().largest_error)
         if packed.scales is not None:
@@ -166,7 +174,7 @@ class _Rows:
             )
         if kind == "npy":
             return npy_header(self.path, self.shape, self.stored), []
-        scales = torch.cat(self._scales) if self._scales else None
+        scales = torch.cat([torch.empty(0), *self._scales]) if self.quantise == "int8" else None
         if kind == "safetensors":
             seen = self.seen if self.quantise is not None else None
             header = safetensors_header(self.shape, self.stored, seen, scales)
@@ -223,9 +231,8 @@ class _Writer:
     """Bytes appended to a file through aligned buffers, two of which are under way at a time."""
 
     def __init__(
-        self, path: Path, engine: StorageEngine | None, step_bytes: int, header_bytes: int
+        self, path: Path, engine: StorageEngine, step_bytes: int, header_bytes: int
     ) -> None:
-        assert engine is not None
         self.path, self.engine, self.step_bytes = path, engine, step_bytes
         self.temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
         self.pool = BufferPool(3 * step_bytes + (1 << 20), why=WHY)

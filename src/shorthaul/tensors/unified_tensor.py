@@ -133,6 +133,10 @@ class UnifiedTensor(torch.Tensor):
     @outside_graphs
     def __getitem__(self, index: Any) -> Any:
         if type(index) is torch.Tensor and index.dtype in _ID_DTYPES and index.dim():
+            # The shortest way for the most frequent question: everything here is counted.
+            is_simple = index.dim() == 1 and index.is_cpu and not self.requires_grad
+            if is_simple and dispatch.current_device() is None:
+                return self._table.gather(index)
             return self._gather(index)
         if not self.has_memory and isinstance(index, tuple) and index:
             first, *rest = index

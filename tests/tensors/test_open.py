@@ -1,0 +1,117 @@
+"""Files of every format open as tensors, and only the rows asked for are read."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import save_file
+
+import shorthaul as sh
+from shorthaul.errors import (
+    ChangedFileError,
+    MissingTableError,
+    RowReadError,
+    TableFormatError,
+)
+from shorthaul.storage import MemoryEngine
+from shorthaul.tensors import UnifiedTensor
+
+ROWS = torch.arange(6000.0).view(2000, 3)
+IDS = torch.tensor([1999, 0, 7, 7, -2])
+
+
+def write_npy(folder: Path) -> UnifiedTensor:
+    np.save(folder / "x.npy", ROWS.numpy())
+    return sh.open(folder / "x.npy")
+
+
+def write_raw(folder: Path) -> UnifiedTensor:
+    (folder / "x.bin").write_bytes(b"123" + ROWS.numpy().tobytes())
+    return sh.open(folder / "x.bin", dtype=torch.float32, shape=(-1, 3), offset_bytes=3)
+
+
+def write_safetensors(folder: Path) -> UnifiedTensor:
+    save_file({"other": torch.ones(5), "rows": ROWS}, folder / "x.safetensors")
+    return sh.open(folder / "x.safetensors", name="rows")
+
+
+def write_torch(folder: Path) -> UnifiedTensor:
+    torch.save({"other": torch.ones(5), "rows": ROWS}, folder / "x.pt")
+    return sh.open(folder / "x.pt", name="rows")
+
+
+def write_torch_view(folder: Path) -> UnifiedTensor:
+    wide = torch.cat([torch.zeros(2000, 2), ROWS, torch.ones(2000, 4)], 1)
+    torch.save(wide[:, 2:5], folder / "x.pt")
+    return sh.open(folder / "x.pt")
+
+
+@pytest.mark.parametrize(
+    "write", [write_npy, write_raw, write_safetensors, write_torch, write_torch_view]
+)
+def test_every_format_gives_the_rows(tmp_path: Path, write) -> None:
+    u = write(tmp_path)
+    assert (u.kind, u.shape, u.is_read_only) == ("disk", (2000, 3), True)
+    assert torch.equal(u[IDS], ROWS[IDS])
+    assert torch.equal(u[500:1000:7].cpu(), ROWS[500:1000:7])
+    assert torch.equal(u.gather_reduce(torch.tensor([0, 5]), IDS, "max"), ROWS[IDS].amax(0)[None])
+    assert torch.equal(u.prefetch(IDS).wait(), ROWS[IDS])
+
+
+def test_only_the_rows_asked_for_are_read(tmp_path: Path) -> None:
+    path = sh.save_features(tmp_path / "x.npy", torch.ones(1 << 16, 64)).path  # 16 MiB
+    with sh.meter() as measured:
+        u = sh.open(path)
+        assert u.shape == (1 << 16, 64)
+    assert measured.read_bytes == 0
+    with sh.meter() as measured:
+        assert u[torch.tensor([3, 60_000])].sum() == 128
+    assert 512 <= measured.read_bytes <= 3 * 4096
+
+
+def test_rows_are_kept_where_asked(tmp_path: Path) -> None:
+    u = sh.open(sh.save_features(tmp_path / "x.npy", ROWS).path, cache="sieve", cache_bytes="1MiB")
+    assert torch.equal(u[IDS], ROWS[IDS])
+    with sh.meter() as measured:
+        assert torch.equal(u[IDS], ROWS[IDS])
+    assert measured.read_bytes == 0
+    assert u.stats().hits == 4
+
+
+def test_narrow_rows_are_seen_wide(tmp_path: Path) -> None:
+    path = sh.save_features(tmp_path / "x.npy", ROWS, dtype=torch.float16).path
+    assert sh.open(path)[IDS].dtype == torch.float16
+    wide = sh.open(path, dtype=torch.float32)[IDS]
+    assert torch.equal(wide, ROWS.half()[IDS].float())
+
+
+def test_the_engine_may_be_chosen(tmp_path: Path) -> None:
+    path = sh.save_features(tmp_path / "x.npy", ROWS).path
+    with MemoryEngine() as engine:
+        assert torch.equal(sh.open(path, engine=engine)[IDS], ROWS[IDS])
+
+
+def test_files_that_are_missing_or_cut_short(tmp_path: Path) -> None:
+    with pytest.raises(MissingTableError):
+        sh.open(tmp_path / "x.npy")
+    path = sh.save_features(tmp_path / "x.npy", ROWS).path
+    path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(TableFormatError, match="cut short"):
+        sh.open(path)
+
+
+def test_a_file_that_shrinks_under_an_open_table(tmp_path: Path) -> None:
+    path = sh.save_features(tmp_path / "x.npy", ROWS).path
+    u = sh.open(path)
+    with open(path, "r+b") as file:
+        file.truncate(5000)
+    with pytest.raises((RowReadError, ChangedFileError)):
+        u[torch.tensor([1999])]
+
+
+def test_a_closed_table_says_so(tmp_path: Path) -> None:
+    u = sh.open(sh.save_features(tmp_path / "x.npy", ROWS).path)
+    u.close()
+    with pytest.raises(ValueError, match="closed"):
+        u[IDS]
