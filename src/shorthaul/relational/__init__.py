@@ -1,0 +1,76 @@
+"""A compiler for relational graph neural networks.
+
+A layer is a Python function over symbolic nodes and edges (`language`), recorded once (`trace`) as a
+program (`ir`), improved by passes (`passes`), differentiated in the same form (`differentiate`), cut
+into kernels (`lowering`) and written as C++ (`backends`).
+"""
+
+from shorthaul.graphs import RelationalGraph
+from shorthaul.relational.declarations import EdgeFeature, NodeFeature, Weight
+from shorthaul.relational.language import (
+    absolute,
+    broadcast,
+    concat,
+    dot,
+    dropout,
+    elu,
+    exp,
+    gelu,
+    layer_norm,
+    leaky_relu,
+    linear,
+    log,
+    outer,
+    positive,
+    reduce_max,
+    reduce_mean,
+    reduce_min,
+    reduce_sum,
+    relu,
+    sigmoid,
+    silu,
+    softmax,
+    sqrt,
+    tanh,
+    total,
+)
+from shorthaul.relational.layer import CompiledLayer, layer
+from shorthaul.relational.layers import HGTConv, RGATConv, RGCNConv, SAGEConv
+
+__all__ = [
+    "CompiledLayer",
+    "EdgeFeature",
+    "HGTConv",
+    "NodeFeature",
+    "RGATConv",
+    "RGCNConv",
+    "RelationalGraph",
+    "SAGEConv",
+    "Weight",
+    "absolute",
+    "broadcast",
+    "concat",
+    "dot",
+    "dropout",
+    "elu",
+    "exp",
+    "gelu",
+    "layer",
+    "layer_norm",
+    "leaky_relu",
+    "linear",
+    "log",
+    "outer",
+    "positive",
+    "reduce_max",
+    "reduce_mean",
+    "reduce_min",
+    "reduce_sum",
+    "relu",
+    "sigmoid",
+    "silu",
+    "softmax",
+    "sqrt",
+    "tanh",
+    "total",
+]

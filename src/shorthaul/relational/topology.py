@@ -1,0 +1,199 @@
+"""A graph as a compiled layer sees it: how many rows each space has, and where each way leads.
+
+Edges are taken in the order of their targets, so that what aggregates over a target's edges reads
+them one after the other. A *members* list is a way walked backwards: the fine rows of each coarse
+row, as pointers and, where they are not consecutive, a list.
+"""
+
+from __future__ import annotations
+
+import weakref
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import torch
+
+from shorthaul.graphs import RelationalGraph
+from shorthaul.graphs.edge_tensors import choose_builder
+from shorthaul.relational.spaces import Space
+
+
+class Members(NamedTuple):
+    """The fine rows of every coarse row."""
+
+    pointers: torch.Tensor  # (coarse rows + 1,)
+    rows: torch.Tensor | None  # (fine rows,); None: they are consecutive
+
+
+class Tiles(NamedTuple):
+    """Fine rows in pieces that belong to one coarse row each."""
+
+    limits: torch.Tensor  # (tiles + 1,) positions among the members
+    owners: torch.Tensor  # (tiles,) coarse rows
+    first: torch.Tensor  # (coarse rows + 1,) the tiles of each
+
+
+CHUNK_WORK = 4096  # rows and finer rows that one thread takes at a time
+
+
+@dataclass(frozen=True, eq=False)
+class Topology:
+    """What a program may ask of a graph; everything is built at first use and kept."""
+
+    graph: RelationalGraph  # with edges sorted by target
+    edge_ids: torch.Tensor  # (E,) the user's edge of each of our edges
+    num_targets: int
+    _kept: dict[Any, Any] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, graph: RelationalGraph, num_targets: int | None = None) -> Topology:
+        """The topology of `graph`, whose targets are its first `num_targets` nodes, or all."""
+        targets = graph.num_nodes if num_targets is None else num_targets
+        kept = _topologies.setdefault(graph, {})
+        graph.by_target()  # raises when the graph was changed
+        if targets not in kept:
+            kept[targets] = cls._build(graph, targets)
+        found: Topology = kept[targets]
+        return found
+
+    @classmethod
+    def _build(cls, graph: RelationalGraph, num_targets: int) -> Topology:
+        rows = graph.by_target()
+        pointers = rows.pointers[:]
+        degrees = (pointers[1:] - pointers[:-1]).to(torch.int64)
+        targets = torch.repeat_interleave(
+            torch.arange(graph.num_nodes, dtype=graph.index_dtype), degrees
+        )
+        ordered = RelationalGraph(
+            graph.node_types,
+            graph.nodes_per_type,
+            graph.relations,
+            rows.sources[:],
+            targets,
+            rows.relations[:],
+        )
+        made = cls(ordered, rows.edges[:], num_targets)
+        made._kept[Space.EDGE, "target"] = Members(pointers[: num_targets + 1], None)
+        return made
+
+    def rows(self, space: Space) -> int:
+        """How many rows `space` has."""
+        if space is Space.SOURCE_PAIR:
+            return self.graph.pairs("source").num_pairs
+        if space is Space.TARGET_PAIR:
+            return self.graph.pairs("target").num_pairs
+        return {
+            Space.ONE: 1,
+            Space.RELATION: self.graph.num_relations,
+            Space.NODE_TYPE: len(self.graph.node_types),
+            Space.NODE: self.graph.num_nodes,
+            Space.TARGET: self.num_targets,
+            Space.EDGE: self.graph.num_edges,
+        }[space]
+
+    def way(self, fine: Space, way: str) -> torch.Tensor:
+        """The coarse row of every fine row: (fine rows,) in the graph's index dtype."""
+        key = ("way", fine, way)
+        if key not in self._kept:
+            self._kept[key] = self._find_way(fine, way)
+        found: torch.Tensor = self._kept[key]
+        return found
+
+    def members(self, fine: Space, way: str) -> Members:
+        """The fine rows of every coarse row."""
+        if (fine, way) not in self._kept:
+            self._kept[fine, way] = self._find_members(fine, way)
+        found: Members = self._kept[fine, way]
+        return found
+
+    def chunks(self, space: Space, fine: Space | None, way: str | None) -> torch.Tensor:
+        """Where to cut the rows of `space` into pieces of about equal work: (chunks + 1,)."""
+        key = ("chunks", space, fine, way)
+        if key not in self._kept:
+            rows = self.rows(space)
+            work = torch.arange(rows + 1, dtype=torch.int64)
+            if fine is not None and way is not None:
+                work = work + self.members(fine, way).pointers.to(torch.int64)
+            cuts = torch.arange(0, int(work[-1]) + CHUNK_WORK, CHUNK_WORK)
+            found = torch.unique(torch.searchsorted(work, cuts).clamp(max=rows))
+            self._kept[key] = found.to(self.graph.index_dtype)
+        chunks: torch.Tensor = self._kept[key]
+        return chunks
+
+    def count(self, of: Space, way: str, dtype: torch.dtype) -> torch.Tensor:
+        """How many rows of `of` lead to each coarse row, as numbers."""
+        key = ("count", of, way, dtype)
+        if key not in self._kept:
+            pointers = self.members(of, way).pointers
+            self._kept[key] = (pointers[1:] - pointers[:-1]).to(dtype)
+        found: torch.Tensor = self._kept[key]
+        return found
+
+    def tiles(self, fine: Space, way: str, rows_per_tile: int) -> Tiles:
+        """The fine rows of each coarse row, cut into tiles."""
+        key = ("tiles", fine, way, rows_per_tile)
+        if key not in self._kept:
+            pointers = self.members(fine, way).pointers.to(torch.int64)
+            sizes = pointers[1:] - pointers[:-1]
+            counts = (sizes + rows_per_tile - 1) // rows_per_tile
+            first = torch.cat([counts.new_zeros(1), counts.cumsum(0)])
+            owner = torch.repeat_interleave(torch.arange(len(counts)), counts)
+            within = torch.arange(len(owner)) - first[owner]
+            begin = pointers[owner] + within * rows_per_tile
+            limits = torch.cat([begin, pointers[-1:]])
+            dtype = self.graph.index_dtype
+            self._kept[key] = Tiles(limits.to(dtype), owner.to(dtype), first.to(dtype))
+        found: Tiles = self._kept[key]
+        return found
+
+    def _find_way(self, fine: Space, way: str) -> torch.Tensor:
+        dtype = self.graph.index_dtype
+        if way == "all":
+            return torch.zeros(self.rows(fine), dtype=dtype)
+        if fine is Space.EDGE:
+            if way in ("source", "target", "relation"):
+                edges: torch.Tensor = getattr(self.graph, way)
+                return edges
+            return self.graph.pairs(_side(way)).edge_to_pair[:]
+        if way == "type":
+            limits = torch.tensor(self.graph.node_offsets[1:])
+            nodes = torch.arange(self.rows(fine))
+            return torch.bucketize(nodes, limits, right=True).to(dtype)
+        pairs = self.graph.pairs(_side(fine.value))
+        if way == "node":
+            return pairs.nodes[:]
+        counts = (pairs.pointers[1:] - pairs.pointers[:-1]).to(torch.int64)
+        return torch.repeat_interleave(torch.arange(len(counts), dtype=dtype), counts)
+
+    def _find_members(self, fine: Space, way: str) -> Members:
+        dtype = self.graph.index_dtype
+        if way == "all":
+            return Members(torch.tensor([0, self.rows(fine)], dtype=dtype), None)
+        if way == "type":
+            limits = torch.tensor(self.graph.node_offsets, dtype=dtype)
+            return Members(limits.clamp(max=self.rows(fine)), None)
+        if fine is Space.EDGE:
+            if way == "relation":
+                by_relation = self.graph.by_relation()
+                return Members(by_relation.pointers[:], by_relation.edges[:])
+            if way == "source":
+                by_source = self.graph.by_source()
+                return Members(by_source.pointers[:], by_source.edges[:])
+            pairs = self.graph.pairs(_side(way))
+            return Members(pairs.pair_pointers[:], pairs.pair_edges[:])
+        pairs = self.graph.pairs(_side(fine.value))
+        if way == "relation":
+            return Members(pairs.pointers[:], None)
+        rows = self.num_targets if fine is Space.TARGET_PAIR else self.graph.num_nodes
+        nodes = pairs.nodes[:]
+        by_node = choose_builder().sort_relations(nodes, nodes, nodes, rows)
+        return Members(by_node.pointers, by_node.edges)
+
+
+_topologies: weakref.WeakKeyDictionary[RelationalGraph, dict[int, Topology]] = (
+    weakref.WeakKeyDictionary()
+)
+
+
+def _side(name: str) -> Any:
+    return "source" if name.startswith("source") else "target"
