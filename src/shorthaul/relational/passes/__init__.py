@@ -1,0 +1,37 @@
+"""The passes, in order: reading `PIPELINE` is reading the compiler.
+
+Each is a function from program to program, documented by what it rewrites, and can be left out by
+its name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator
+
+from shorthaul.relational.ir import Program
+from shorthaul.relational.passes.compact import compact
+from shorthaul.relational.passes.reorder import multiply_weights_first
+from shorthaul.relational.passes.rewriting import GraphSizes
+from shorthaul.relational.passes.simplify import canonicalise, remove_concatenations
+
+Pass = Callable[[Program, GraphSizes], Program]
+
+PIPELINE: tuple[Pass, ...] = (
+    canonicalise,  # one form, each value once
+    remove_concatenations,  # products of parts in place of parts put together
+    compact,  # the fewest rows
+    multiply_weights_first,  # the cheapest order of products
+    canonicalise,  # what the others left
+)
+
+PASS_NAMES = tuple(dict.fromkeys(each.__name__ for each in PIPELINE))
+
+
+def run_passes(
+    program: Program, sizes: GraphSizes, without: Collection[str] = ()
+) -> Iterator[tuple[str, Program]]:
+    """The program after each pass, with the pass's name."""
+    for each in PIPELINE:
+        if each.__name__ not in without:
+            program = each(program, sizes)
+            yield each.__name__, program

@@ -1,0 +1,73 @@
+"""What passes are made of: going through a program in order, making each step again or another one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from shorthaul.relational.ir import Builder, Program, Step, drop_unused
+from shorthaul.relational.spaces import Space
+from shorthaul.relational.topology import Topology
+
+
+@dataclass(frozen=True)
+class GraphSizes:
+    """Rows of every space: all that a pass may know of a graph."""
+
+    rows: Mapping[Space, int]
+
+    @classmethod
+    def of(cls, topology: Topology) -> GraphSizes:
+        """The sizes of one graph."""
+        return cls({space: topology.rows(space) for space in Space})
+
+    def __getitem__(self, space: Space) -> int:
+        return self.rows[space]
+
+
+Rule = Callable[["Rewriter", Step], str | None]
+
+
+class Rewriter:
+    """A new program in the making, and what each old value has become in it."""
+
+    def __init__(self, program: Program) -> None:
+        self.program = program
+        self.make = Builder(program.name)
+        self.new: dict[str, str] = {}
+        self.users = program.users()
+        self.outputs = set(program.output_values())
+
+    def again(self, step: Step) -> str:
+        """The step as it was, from the new operands."""
+        if step.operation == "input":
+            return self.make.keep(step)
+        return self.make.add(
+            step.operation,
+            *(self.new[each] for each in step.operands),
+            name=step.name,
+            line=step.line,
+            **dict(step.attributes),
+        )
+
+    def old(self, name: str) -> Step:
+        """A step of the program that is being rewritten."""
+        return self.program[name]
+
+    def is_used_once(self, name: str) -> bool:
+        """Whether one step alone reads the value."""
+        return len(self.users[name]) == 1 and name not in self.outputs
+
+    def finish(self) -> Program:
+        """The new program, without what nobody needs."""
+        outputs = tuple((name, self.new[value]) for name, value in self.program.outputs)
+        return drop_unused(self.make.build(outputs))
+
+
+def rewrite(program: Program, rule: Rule) -> Program:
+    """`program` with every step made again, or made as `rule` says."""
+    rewriter = Rewriter(program)
+    for step in program.steps:
+        made = rule(rewriter, step) if step.operation != "input" else None
+        rewriter.new[step.name] = rewriter.again(step) if made is None else made
+    return rewriter.finish()
