@@ -1,0 +1,102 @@
+// Numbers of generated relational kernels: how they are stored, and what they are computed in.
+//
+// `Stored` is the tensor's element, `real` what sums are taken in: float for the 16-bit formats, so
+// that adding many small numbers to a large one does not lose them.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+
+namespace shorthaul {
+
+struct Float32 {
+  using Stored = float;
+  using real = float;
+  static inline real load(Stored x) { return x; }
+  static inline Stored store(real x) { return x; }
+};
+
+struct Float64 {
+  using Stored = double;
+  using real = double;
+  static inline real load(Stored x) { return x; }
+  static inline Stored store(real x) { return x; }
+};
+
+struct BFloat16 {
+  using Stored = uint16_t;
+  using real = float;
+  static inline real load(Stored x) {
+    const uint32_t bits = static_cast<uint32_t>(x) << 16;
+    float value;
+    std::memcpy(&value, &bits, 4);
+    return value;
+  }
+  // To the nearest, ties to even; a NaN stays one.
+  static inline Stored store(real x) {
+    uint32_t bits;
+    std::memcpy(&bits, &x, 4);
+    if ((bits & 0x7fffffffu) > 0x7f800000u) return static_cast<Stored>((bits >> 16) | 0x40u);
+    return static_cast<Stored>((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
+  }
+};
+
+struct Float16 {
+  using Stored = uint16_t;
+  using real = float;
+  static inline real load(Stored x) {
+    _Float16 half;
+    std::memcpy(&half, &x, 2);
+    return static_cast<float>(half);
+  }
+  static inline Stored store(real x) {
+    const _Float16 half = static_cast<_Float16>(x);
+    Stored bits;
+    std::memcpy(&bits, &half, 2);
+    return bits;
+  }
+};
+
+// NaN passes through all of these, as it does in PyTorch.
+template <class real>
+inline real relu(real x) {
+  return x < 0 ? real(0) : x;
+}
+
+template <class real>
+inline real gelu(real x) {
+  return real(0.5) * x * (real(1) + std::erf(x * real(0.7071067811865476)));
+}
+
+template <class real>
+inline real gelu_slope(real x) {
+  const real normal = std::exp(real(-0.5) * x * x) * real(0.3989422804014327);
+  return real(0.5) * (real(1) + std::erf(x * real(0.7071067811865476))) + x * normal;
+}
+
+template <class real>
+inline real silu(real x) {
+  return x / (real(1) + std::exp(-x));
+}
+
+template <class real>
+inline real silu_slope(real x) {
+  const real gate = real(1) / (real(1) + std::exp(-x));
+  return gate * (real(1) + x * (real(1) - gate));
+}
+
+inline uint32_t mix(uint32_t x) {
+  x = (x ^ (x >> 16)) * 0x7feb352du;
+  x = (x ^ (x >> 15)) * 0x846ca68bu;
+  return x ^ (x >> 16);
+}
+
+// Dropout's mask for one element: see random_stream.py, which says the same in PyTorch.
+template <class real>
+inline real keep(uint32_t state, int64_t element, uint64_t limit, real scale) {
+  const uint32_t mixed = mix((static_cast<uint32_t>(element) * 0x9e3779b9u) ^ state);
+  return mixed >= limit ? scale : real(0);
+}
+
+}  // namespace shorthaul

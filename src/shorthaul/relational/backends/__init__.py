@@ -1,0 +1,1 @@
+"""How a program is run: `reference` by PyTorch, `cpp` by generated kernels."""

@@ -1,0 +1,367 @@
+"""A plan as generated C++: one source for a layer, forward and backward, compiled once.
+
+Widths are constants of the text, sizes of graphs are arguments: a new graph or mini-batch compiles
+nothing. No kernel writes to a row that another thread writes to, and what is added up is added in an
+order that the graph alone decides, so results are the same for any number of threads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from shorthaul.jit import (
+    CppSource,
+    Function,
+    Kernel,
+    NumberArgument,
+    TensorArgument,
+    ThreadsArgument,
+    load_kernel,
+)
+from shorthaul.relational.backends import reference
+from shorthaul.relational.backends.emit_products import (
+    ROWS_PER_OUTER_TILE,
+    ROWS_PER_TILE,
+    emit_outer_sum,
+    emit_product,
+)
+from shorthaul.relational.backends.emit_row_loop import LoopKernel, emit_row_loop
+from shorthaul.relational.ir import Program
+from shorthaul.relational.lowering import (
+    ALIASES,
+    OuterSum,
+    Plan,
+    Product,
+    RowLoop,
+    TorchStep,
+    Work,
+    base_of,
+    operands_of,
+    results_of,
+)
+from shorthaul.relational.random_stream import start_state
+from shorthaul.relational.topology import Topology
+from shorthaul.relational.workspace import empty_rows
+
+_NUMBERS = {
+    torch.float32: "Float32",
+    torch.float64: "Float64",
+    torch.bfloat16: "BFloat16",
+    torch.float16: "Float16",
+}
+_WIDE = {torch.bfloat16: torch.float32, torch.float16: torch.float32}
+
+_PREAMBLE = """\
+// {title}
+#include <atomic>
+#include <cmath>
+#include <cstring>
+#include <vector>
+
+#include "shorthaul/parallel.h"
+#include "shorthaul/relational/products.h"
+
+namespace {{
+using Number = shorthaul::{number};
+using Stored = Number::Stored;
+using real = Number::real;
+using Index = {index};
+using shorthaul::gelu;
+using shorthaul::gelu_slope;
+using shorthaul::relu;
+using shorthaul::silu;
+using shorthaul::silu_slope;
+}}  // namespace
+
+"""
+
+
+@dataclass(frozen=True)
+class CppPlan:
+    """A plan with its generated source."""
+
+    plan: Plan
+    dtype: torch.dtype
+    index_dtype: torch.dtype
+    source: CppSource
+    names: Mapping[int, str]  # the function of each kernel, by its place in the plan
+    loops: Mapping[int, LoopKernel]
+    _loaded: list[Kernel] = field(default_factory=list)
+
+    @property
+    def works(self) -> tuple[Work, ...]:
+        """Forward and backward kernels in one list."""
+        return self.plan.forward + self.plan.backward
+
+    def kernel(self) -> Kernel:
+        """The compiled functions; compiled at the first use."""
+        if not self._loaded:
+            self._loaded.append(load_kernel(self.source))
+        return self._loaded[0]
+
+
+def emit_plan(plan: Plan, dtype: torch.dtype, index_dtype: torch.dtype) -> CppPlan:
+    """The source of every kernel of `plan`."""
+    program = plan.program
+    texts, functions = [], []
+    names: dict[int, str] = {}
+    loops: dict[int, LoopKernel] = {}
+    exported = _find_exported(plan)
+    for number, work in enumerate(plan.forward + plan.backward):
+        if isinstance(work, TorchStep):
+            continue
+        direction = "forward" if number < len(plan.forward) else "backward"
+        name = f"{program.name}_{direction}_{number}_{results_of(work)[-1]}"
+        names[number] = name
+        if isinstance(work, RowLoop):
+            loops[number] = emit_row_loop(name, work, program, plan.stored, exported)
+            texts.append(loops[number].text)
+            functions.append(_loop_function(loops[number], work, dtype, index_dtype))
+        elif isinstance(work, Product):
+            texts.append(
+                emit_product(name, program[work.step], program[work.x.value], program[work.weight])
+            )
+            functions.append(_product_function(name, dtype, index_dtype))
+        else:
+            sides = program[work.x.value], program[work.y.value]
+            texts.append(emit_outer_sum(name, program[work.step], *sides))
+            functions.append(_outer_function(name, dtype, index_dtype))
+    preamble = _PREAMBLE.format(
+        title=f"{program.name}: generated from the layer's program",
+        number=_NUMBERS[dtype],
+        index="int32_t" if index_dtype is torch.int32 else "int64_t",
+    )
+    source = CppSource(
+        f"relational_{program.name}",
+        preamble + "\n".join(texts),
+        tuple(functions),
+        flags=("-fopenmp-simd",),
+    )
+    return CppPlan(plan, dtype, index_dtype, source, names, loops)
+
+
+def _find_exported(plan: Plan) -> set[str]:
+    """The stored values that another kernel, the caller or the backward pass reads."""
+    program = plan.program
+    found = {base_of(program, value) for value in program.output_values()} | set(plan.saved)
+    for work in plan.forward + plan.backward:
+        found |= operands_of(work, program, set(plan.stored))
+    return found
+
+
+def _tensor(name: str, dtype: torch.dtype, **options: bool) -> TensorArgument:
+    return TensorArgument(name, dtype, None, **options)
+
+
+def _loop_function(
+    loop: LoopKernel, work: RowLoop, dtype: torch.dtype, index: torch.dtype
+) -> Function:
+    arguments: list[Any] = [_tensor("chunk_rows", index), NumberArgument("chunks", "int64")]
+    if work.fine is not None:
+        arguments += [_tensor("pointers", index), _tensor("members", index, is_optional=True)]
+    arguments += [_tensor(f"way_{n}", index) for n in range(len(loop.ways))]
+    arguments += [_tensor(f"in_{n}", dtype) for n in range(len(loop.leaves))]
+    arguments += [_tensor(f"out_{n}", dtype, is_written=True) for n in range(len(loop.results))]
+    arguments += [NumberArgument(f"state_{n}", "int64") for n in range(len(loop.masks))]
+    arguments += [NumberArgument("targets", "int64"), ThreadsArgument()]
+    return Function(loop.name, tuple(arguments))
+
+
+def _product_function(name: str, dtype: torch.dtype, index: torch.dtype) -> Function:
+    return Function(
+        name,
+        (
+            _tensor("limits", index),
+            _tensor("owners", index),
+            NumberArgument("tiles", "int64"),
+            _tensor("order", index, is_optional=True),
+            _tensor("gather", index, is_optional=True),
+            _tensor("x", dtype),
+            _tensor("w", dtype),
+            _tensor("out", dtype, is_written=True),
+            ThreadsArgument(),
+        ),
+    )
+
+
+def _outer_function(name: str, dtype: torch.dtype, index: torch.dtype) -> Function:
+    return Function(
+        name,
+        (
+            _tensor("limits", index),
+            _tensor("first", index),
+            NumberArgument("tiles", "int64"),
+            NumberArgument("types", "int64"),
+            _tensor("order", index, is_optional=True),
+            _tensor("gather_x", index, is_optional=True),
+            _tensor("gather_y", index, is_optional=True),
+            _tensor("x", dtype),
+            _tensor("y", dtype),
+            _tensor("partial", _WIDE.get(dtype, dtype), is_written=True),
+            _tensor("out", dtype, is_written=True),
+            ThreadsArgument(),
+        ),
+    )
+
+
+class Run:
+    """One call of a plan: the values so far, and the kernels that make more."""
+
+    def __init__(
+        self, plan: CppPlan, topology: Topology, values: dict[str, torch.Tensor], seed: int
+    ) -> None:
+        self.plan, self.topology, self.values, self.seed = plan, topology, values, seed
+        self.program: Program = plan.plan.program
+
+    def forward(self) -> None:
+        """Run the forward kernels."""
+        self._run(range(len(self.plan.plan.forward)))
+
+    def backward(self) -> None:
+        """Run the backward kernels; the values they need are there."""
+        works = self.plan.works
+        self._run(range(len(self.plan.plan.forward), len(works)))
+
+    def value(self, name: str) -> torch.Tensor:
+        """A stored value with its own shape."""
+        found = self.values.get(name)
+        if found is not None:
+            return found
+        step = self.program[name]
+        if step.operation not in ALIASES:
+            raise KeyError(f"{name} has not been made")
+        whole = self.value(step.operands[0])
+        if step.operation == "restrict":
+            return whole[: self.topology.num_targets]
+        return whole.reshape(whole.shape[0], *step.shape)
+
+    def _run(self, numbers: range) -> None:
+        last = self._find_last_uses(numbers)
+        for number in numbers:
+            work = self.plan.works[number]
+            if isinstance(work, TorchStep):
+                self._run_torch(work)
+            elif isinstance(work, Product):
+                self._run_product(number, work)
+            elif isinstance(work, OuterSum):
+                self._run_outer(number, work)
+            else:
+                self._run_loop(number, work)
+            for name in last.get(number, ()):
+                self.values.pop(name, None)
+
+    def _find_last_uses(self, numbers: range) -> dict[int, list[str]]:
+        """Values that nobody needs after a kernel: their memory serves the next ones."""
+        keep = {base_of(self.program, each) for each in self.program.output_values()}
+        keep |= set(self.plan.plan.saved) if numbers.start == 0 else set()
+        last: dict[str, int] = {}
+        stored = set(self.plan.plan.stored)
+        for number in numbers:
+            work = self.plan.works[number]
+            for name in (*results_of(work), *operands_of(work, self.program, stored)):
+                last[name] = number
+        found: dict[int, list[str]] = {}
+        for name, number in last.items():
+            if name not in keep and self.program[name].operation != "input":
+                found.setdefault(number, []).append(name)
+        return found
+
+    def _empty(self, name: str) -> torch.Tensor:
+        step = self.program[name]
+        rows = self.topology.rows(step.space)
+        is_output = name in {base_of(self.program, v) for v in self.program.output_values()}
+        made = empty_rows((rows, *step.shape), self.plan.dtype, is_output)
+        self.values[name] = made
+        return made
+
+    def _call(self, number: int, *arguments: Any) -> None:
+        getattr(self.plan.kernel(), self.plan.names[number])(*arguments)
+
+    def _run_torch(self, work: TorchStep) -> None:
+        step = self.program[work.step]
+        if step.operation == "count":
+            self.values[step.name] = self.topology.count(step["of"], step["way"], self.plan.dtype)
+            return
+        operands = [self.value(each) for each in step.operands]
+        like = operands[0] if operands else torch.empty(0, dtype=self.plan.dtype)
+        self.values[step.name] = reference.run_step(
+            step, self.program, self.topology, operands, like, self.seed
+        ).contiguous()
+
+    def _run_product(self, number: int, work: Product) -> None:
+        step, x = self.program[work.step], self.program[work.x.value]
+        way = step["way"]
+        tiles = self.topology.tiles(step.space, way, ROWS_PER_TILE)
+        order = self.topology.members(step.space, way).rows
+        gather = None if work.x.way is None else self.topology.way(step.space, work.x.way)
+        self._call(
+            number,
+            tiles.limits,
+            tiles.owners,
+            tiles.owners.numel(),
+            order,
+            gather,
+            self.value(x.name),
+            self.value(work.weight),
+            self._empty(step.name),
+        )
+
+    def _run_outer(self, number: int, work: OuterSum) -> None:
+        step = self.program[work.step]
+        space = self.program[step.operands[0]].space
+        way = step["way"]
+        tiles = self.topology.tiles(space, way, ROWS_PER_OUTER_TILE)
+        count = tiles.owners.numel()
+        ways = [
+            None if side.way is None else self.topology.way(space, side.way)
+            for side in (work.x, work.y)
+        ]
+        wide = _WIDE.get(self.plan.dtype, self.plan.dtype)
+        self._call(
+            number,
+            tiles.limits,
+            tiles.first,
+            count,
+            self.topology.rows(step.space),
+            self.topology.members(space, way).rows,
+            *ways,
+            self.value(work.x.value),
+            self.value(work.y.value),
+            empty_rows((count, *step.shape), wide, False),
+            self._empty(step.name),
+        )
+
+    def _run_loop(self, number: int, work: RowLoop) -> None:
+        loop = self.plan.loops[number]
+        arguments: list[Any]
+        if work.space.is_small:
+            assert work.fine is not None
+            assert work.way is not None
+            tiles = self.topology.tiles(work.fine, work.way, ROWS_PER_OUTER_TILE)
+            count = tiles.owners.numel()
+            every = torch.arange(count + 1, dtype=self.plan.index_dtype)
+            arguments = [every, count, tiles.limits]
+            arguments.append(self.topology.members(work.fine, work.way).rows)
+            outputs = [
+                empty_rows((count, *self.program[name].shape), self.plan.dtype, False)
+                for name in loop.results
+            ]
+        else:
+            chunks = self.topology.chunks(work.space, work.fine, work.way)
+            arguments = [chunks, chunks.numel() - 1]
+            if work.fine is not None and work.way is not None:
+                arguments += list(self.topology.members(work.fine, work.way))
+            outputs = [self._empty(name) for name in loop.results]
+        arguments += [self.topology.way(space, way) for space, way in loop.ways]
+        arguments += [self.value(name) for name in loop.leaves]
+        arguments += outputs
+        arguments += [start_state(self.seed, self.program[m]["stream"]) for m in loop.masks]
+        self._call(number, *arguments, self.topology.num_targets)
+        if work.space.is_small:
+            for name, partial in zip(loop.results, outputs, strict=True):
+                total = self._empty(name).zero_()
+                total.index_add_(0, tiles.owners, partial)

@@ -1,0 +1,96 @@
+"""`Product` and `OuterSum` as C++: tiles of rows of one type, taken by whichever thread is free."""
+
+from __future__ import annotations
+
+from math import prod
+
+from shorthaul.relational.ir import Step
+
+ROWS_PER_TILE = 192  # 32 blocks of 6 rows: enough that a turned weight is paid for
+ROWS_PER_OUTER_TILE = 1024
+
+
+def emit_product(name: str, step: Step, x: Step, weight: Step) -> str:
+    """out[row] = x[gather[row]] W[type of row]"""
+    heads = weight.shape[0] if len(weight.shape) == 3 else 1
+    inner = prod(x.shape[:-1]) // heads
+    depth, width = x.shape[-1], step.shape[-1]
+    turned = "true" if step["transposed"] else "false"
+    return f"""\
+// {step.name}: rows of {step.space.value} by {weight.name}, {depth} -> {width}, {heads} heads
+void {name}(const Index* limits, const Index* owners, int64_t tiles, const Index* order,
+            const Index* gather, const Stored* x, const Stored* w, Stored* out, int64_t threads) {{
+  constexpr int64_t heads = {heads}, inner = {inner}, depth = {depth}, width = {width};
+  std::atomic<int64_t> next_tile{{0}};
+  shorthaul::on_each_thread(tiles < threads ? tiles : threads, [&](int64_t, int64_t) {{
+    std::vector<shorthaul::Panel<Number>> panels(heads);
+    std::vector<real> wide;
+    int64_t prepared = -1;
+    for (int64_t tile; (tile = next_tile.fetch_add(1)) < tiles;) {{
+      const int64_t type = owners[tile];
+      for (int64_t head = 0; head < heads; ++head) {{
+        if (type != prepared)
+          panels[head].prepare(w + (type * heads + head) * depth * width, depth, width, {turned});
+        for (int64_t j = 0; j < inner; ++j)
+          shorthaul::multiply_tile<Number>(
+              limits[tile], limits[tile + 1], depth, width, panels[head], wide,
+              [&](int64_t i) {{
+                const int64_t row = order ? order[i] : i;
+                return x + (((gather ? gather[row] : row) * heads + head) * inner + j) * depth;
+              }},
+              [&](int64_t i) {{
+                return out + (((order ? order[i] : i) * heads + head) * inner + j) * width;
+              }});
+      }}
+      prepared = type;
+    }}
+  }});
+}}
+"""
+
+
+def emit_outer_sum(name: str, step: Step, x: Step, y: Step) -> str:
+    """partial[tile] = sum over its rows of x^T y; then out[type] = the sum of its tiles, in order"""
+    heads = step.shape[0] if step["heads"] else 1
+    inner = prod(x.shape[:-1]) // heads
+    depth, width = x.shape[-1], y.shape[-1]
+    return f"""\
+// {step.name}: outer products of {x.name} and {y.name}, {depth} x {width}, {heads} heads
+void {name}(const Index* limits, const Index* first, int64_t tiles, int64_t types,
+            const Index* order, const Index* gather_x, const Index* gather_y, const Stored* x,
+            const Stored* y, real* partial, Stored* out, int64_t threads) {{
+  constexpr int64_t heads = {heads}, inner = {inner}, depth = {depth}, width = {width};
+  constexpr int64_t size = depth * width;
+  std::atomic<int64_t> next_tile{{0}}, next_type{{0}};
+  shorthaul::on_each_thread(tiles < threads ? tiles : threads, [&](int64_t, int64_t) {{
+    std::vector<real> wide, sums(inner > 1 ? size : 0);
+    for (int64_t tile; (tile = next_tile.fetch_add(1)) < tiles;)
+      for (int64_t head = 0; head < heads; ++head)
+        for (int64_t j = 0; j < inner; ++j) {{
+          real* to = partial + (tile * heads + head) * size;
+          shorthaul::outer_tile<Number>(
+              limits[tile], limits[tile + 1], depth, width, wide,
+              [&](int64_t i) {{
+                const int64_t row = order ? order[i] : i;
+                return x + (((gather_x ? gather_x[row] : row) * heads + head) * inner + j) * depth;
+              }},
+              [&](int64_t i) {{
+                const int64_t row = order ? order[i] : i;
+                return y + (((gather_y ? gather_y[row] : row) * heads + head) * inner + j) * width;
+              }},
+              j == 0 ? to : sums.data());
+          for (int64_t n = 0; j > 0 && n < size; ++n) to[n] += sums[n];
+        }}
+  }});
+  shorthaul::on_each_thread(types < threads ? types : threads, [&](int64_t, int64_t) {{
+    std::vector<real> total(heads * size);
+    for (int64_t type; (type = next_type.fetch_add(1)) < types;) {{
+      std::memset(total.data(), 0, sizeof(real) * heads * size);
+      for (int64_t tile = first[type]; tile < first[type + 1]; ++tile)
+        for (int64_t n = 0; n < heads * size; ++n) total[n] += partial[tile * heads * size + n];
+      for (int64_t n = 0; n < heads * size; ++n)
+        out[type * heads * size + n] = Number::store(total[n]);
+    }}
+  }});
+}}
+"""

@@ -1,0 +1,303 @@
+"""A compiled layer as an `nn.Module`, and the decorator that makes one out of an author's function."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import math
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
+
+import torch
+from torch import nn
+from torch.autograd.function import once_differentiable
+
+from shorthaul.errors import LayerArgumentError
+from shorthaul.graphs import RelationalGraph
+from shorthaul.jit import can_use_kernels
+from shorthaul.relational.backends import reference
+from shorthaul.relational.backends.cpp import Run
+from shorthaul.relational.compiler import Compilation, compile_program
+from shorthaul.relational.declarations import Declaration
+from shorthaul.relational.differentiate import GRADIENT
+from shorthaul.relational.ir import Program, drop_unused
+from shorthaul.relational.passes.rewriting import GraphSizes, rewrite
+from shorthaul.relational.spaces import Space
+from shorthaul.relational.topology import Topology
+from shorthaul.relational.trace import read_declarations, trace
+
+DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
+
+
+class LayerDefinition:
+    """An author's function. Called with sizes, it makes a layer with fresh parameters."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        functools.update_wrapper(self, function)
+        self.name = function.__name__
+        self.function = function
+        self.declarations = read_declarations(function)
+        self.options = tuple(
+            parameter.name
+            for parameter in inspect.signature(function).parameters.values()
+            if parameter.kind is inspect.Parameter.KEYWORD_ONLY
+        )
+
+    def __call__(
+        self,
+        *,
+        relations: int = 1,
+        node_types: int = 1,
+        without: Collection[str] = (),
+        **sizes: Any,
+    ) -> CompiledLayer:
+        """A layer for `relations` relations and `node_types` types of nodes, with these widths.
+
+        `without` names passes to leave out, to see what they are worth.
+        """
+        options = {name: sizes[name] for name in self.options if name in sizes}
+        widths = {name: value for name, value in sizes.items() if isinstance(value, int)}
+        return CompiledLayer(self, relations, node_types, widths, options, without)
+
+    def compile(
+        self,
+        sizes: Mapping[str, int],
+        options: Mapping[str, Any],
+        absent: Collection[str] = (),
+        without: Collection[str] = (),
+    ) -> CompiledFunction:
+        """The function at these sizes, with tensors for all arguments but the absent ones."""
+        program = trace(self.function, sizes, options, absent)
+        present = {name: d for name, d in self.declarations.items() if name not in absent}
+        return CompiledFunction(program, present, without)
+
+
+def layer(function: Callable[..., Any]) -> LayerDefinition:
+    """Compile a function over symbolic nodes and edges into layers; see `docs/relational.md`.
+
+    >>> import torch
+    >>> from shorthaul.relational import NodeFeature, RelationalGraph, Weight, layer, linear
+    >>> @layer
+    ... def rgcn(g, x: NodeFeature("width"), weight: Weight("relation", "width", "out")):
+    ...     for n in g.target_nodes():
+    ...         for e in n.incoming_edges():
+    ...             n.out += linear(e.source.x, weight[e.relation])
+    ...     return n.out
+    >>> convolve = rgcn(relations=2, width=8, out=4)
+    >>> graph = RelationalGraph.from_edges([0, 0, 1], [1, 2, 2], relation=[0, 1, 0])
+    >>> convolve(graph, torch.randn(3, 8)).shape
+    torch.Size([3, 4])
+    """
+    return LayerDefinition(function)
+
+
+class CompiledLayer(nn.Module):
+    """A layer with its parameters; compiled at its first call for each dtype and kind of gradient."""
+
+    def __init__(
+        self,
+        definition: LayerDefinition,
+        relations: int,
+        node_types: int,
+        sizes: Mapping[str, int],
+        options: Mapping[str, Any],
+        without: Collection[str] = (),
+    ) -> None:
+        super().__init__()
+        self.definition = definition
+        self.relations, self.node_types = relations, node_types
+        self.sizes, self.options, self.without = dict(sizes), dict(options), tuple(without)
+        self.function = definition.compile(sizes, options, without=without)
+        self.program = self.function.program
+        for name, declaration in definition.declarations.items():
+            if declaration.kind == "weight":
+                rows = {Space.RELATION: (relations,), Space.NODE_TYPE: (node_types,)}
+                shape = rows.get(declaration.space, ()) + declaration.resolve(sizes, name)
+                self.register_parameter(name, nn.Parameter(torch.empty(shape)))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Matrices uniform within Glorot's limits, vectors zero."""
+        for parameter in self.parameters():
+            if parameter.dim() < 2:
+                nn.init.zeros_(parameter)
+            else:
+                limit = math.sqrt(6.0 / (parameter.shape[-2] + parameter.shape[-1]))
+                nn.init.uniform_(parameter, -limit, limit)
+
+    def forward(self, graph: RelationalGraph, *features: torch.Tensor, **named: Any) -> Any:
+        """The layer's outputs. Features come in the order of the function's arguments, or by name."""
+        given = dict(zip(self.function.feature_names, features, strict=False)) | named
+        weights = dict(self.named_parameters(recurse=False))
+        return self.function(graph, {**given, **weights}, training=self.training)
+
+    def explain(self) -> str:
+        """Every stage of the last compilation: program, passes, kernels, generated source."""
+        return self.function.explain()
+
+    def extra_repr(self) -> str:
+        """The function and its sizes."""
+        sizes = ", ".join(f"{name}={value}" for name, value in self.sizes.items())
+        return f"{self.definition.name}, relations={self.relations}, {sizes}"
+
+
+class CompiledFunction:
+    """A program that can be called with a graph and tensors, and differentiated."""
+
+    def __init__(
+        self,
+        program: Program,
+        declarations: Mapping[str, Declaration],
+        without: Collection[str] = (),
+    ) -> None:
+        self.program, self.declarations, self.without = program, dict(declarations), tuple(without)
+        self.backend = "auto"  # or "cpp", or "reference": plain PyTorch
+        self.evaluation_program = _without_dropout(program)
+        self.feature_names = tuple(n for n, d in declarations.items() if d.kind != "weight")
+        self.compilations: dict[Any, Compilation] = {}
+
+    def __call__(
+        self,
+        graph: RelationalGraph,
+        tensors: Mapping[str, torch.Tensor],
+        *,
+        training: bool = False,
+        num_targets: int | None = None,
+    ) -> Any:
+        """Run on `graph`, whose targets are its first `num_targets` nodes."""
+        program = self.program if training else self.evaluation_program
+        topology = Topology.of(graph, num_targets)
+        values = self._check(program, topology, tensors)
+        seed = int(torch.randint(2**62, ())) if program is not self.evaluation_program else 0
+        needing = tuple(name for name, value in values.items() if value.requires_grad)
+        if not torch.is_grad_enabled():
+            needing = ()
+        if self.backend == "reference" or not (
+            self.backend == "cpp" or can_use_kernels("relational")
+        ):
+            found = reference.run(program, topology, values, seed)
+            results = tuple(found[name] for name, _ in program.outputs)
+        else:
+            compiled = self.compile(program, topology, next(iter(values.values())).dtype, needing)
+            results = _Apply.apply(  # type: ignore[no-untyped-call]
+                compiled, topology, seed, tuple(values), *values.values()
+            )
+        return results[0] if len(results) == 1 else results
+
+    def compile(
+        self,
+        program: Program,
+        topology: Topology,
+        dtype: torch.dtype,
+        gradients: tuple[str, ...],
+    ) -> Compilation:
+        """The compilation for this dtype and these gradients, made at the first call."""
+        index_dtype = topology.graph.index_dtype
+        key = (program is self.program, dtype, index_dtype, gradients)
+        found = self.compilations.get(key)
+        if found is None:
+            sizes = GraphSizes.of(topology)
+            found = compile_program(program, sizes, dtype, index_dtype, gradients, self.without)
+            self.compilations[key] = found
+        return found
+
+    def explain(self) -> str:
+        """Every stage of the last compilation."""
+        if not self.compilations:
+            return f"== as written, not compiled yet ==\n{self.program.text()}"
+        return list(self.compilations.values())[-1].text()
+
+    def _check(
+        self, program: Program, topology: Topology, tensors: Mapping[str, torch.Tensor]
+    ) -> dict[str, torch.Tensor]:
+        found: dict[str, torch.Tensor] = {}
+        first: torch.Tensor | None = None
+        for step in program.inputs:
+            value = tensors.get(step.name)
+            if value is None:
+                raise LayerArgumentError(
+                    f"{program.name} needs `{step.name}`", f"pass {step.name}=<tensor>"
+                )
+            first = value if first is None else first
+            rows = topology.rows(step.space)
+            shape = step.shape if step.space is Space.ONE else (rows, *step.shape)
+            if tuple(value.shape) != shape:
+                raise LayerArgumentError(
+                    f"{program.name}: `{step.name}` has shape {tuple(value.shape)}, expected "
+                    f"{shape}: {_rows(step.space, rows)} of {step.shape or 'one number'}",
+                    "check the graph and the layer's sizes",
+                )
+            if value.dtype not in DTYPES or value.dtype is not first.dtype:
+                raise LayerArgumentError(
+                    f"{program.name}: `{step.name}` is {value.dtype}, expected {first.dtype} "
+                    "like the others, one of " + ", ".join(map(str, DTYPES)),
+                    f"convert it: {step.name}.to({first.dtype})",
+                )
+            if value.device.type != "cpu":
+                raise LayerArgumentError(
+                    f"{program.name}: `{step.name}` is on {value.device}",
+                    "the generated kernels run on CPUs: move it with .cpu()",
+                )
+            if step["kind"] == "edge":
+                value = value.index_select(0, topology.edge_ids)
+            if step.space is Space.ONE:
+                value = value.unsqueeze(0)
+            found[step.name] = value.contiguous()
+        return found
+
+
+def _rows(space: Space, rows: int) -> str:
+    return "one" if space is Space.ONE else f"{rows:,} {space.value} rows"
+
+
+def _without_dropout(program: Program) -> Program:
+    """The program in evaluation: masks multiply by one, so they go."""
+    if not any(step.operation == "keep" for step in program.steps):
+        return program
+
+    def rule(rewriter: Any, step: Any) -> str | None:
+        if step.operation == "multiply":
+            for value, mask in (step.operands, step.operands[::-1]):
+                if rewriter.old(mask).operation == "keep":
+                    return str(rewriter.new[value])
+        return None
+
+    return drop_unused(rewrite(program, rule))
+
+
+class _Apply(torch.autograd.Function):
+    """The compiled kernels, with their compiled gradients."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        compiled: Compilation,
+        topology: Topology,
+        seed: int,
+        names: tuple[str, ...],
+        *tensors: torch.Tensor,
+    ) -> tuple[torch.Tensor, ...]:
+        run = Run(compiled.cpp, topology, dict(zip(names, tensors, strict=True)), seed)
+        run.forward()
+        count = len(compiled.stages[0][1].outputs)
+        outputs = tuple(run.value(value) for value in compiled.program.output_values()[:count])
+        if compiled.gradients:
+            saved = compiled.plan.saved
+            ctx.save_for_backward(*tensors, *(run.values[name] for name in saved))
+            ctx.compiled, ctx.topology, ctx.seed = compiled, topology, seed
+            ctx.value_names = (*names, *saved)
+            ctx.input_names = names
+        return outputs
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        compiled: Compilation = ctx.compiled
+        values = dict(zip(ctx.value_names, ctx.saved_tensors, strict=True))
+        outputs = compiled.stages[0][1].outputs
+        for (name, _), gradient in zip(outputs, gradients, strict=True):
+            values[GRADIENT + name] = gradient.contiguous()
+        run = Run(compiled.cpp, ctx.topology, values, ctx.seed)
+        run.backward()
+        made = {name: run.value(value) for name, value in compiled.program.outputs[len(outputs) :]}
+        return (None, None, None, None, *(made.get(GRADIENT + name) for name in ctx.input_names))
