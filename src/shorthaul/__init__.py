@@ -12,7 +12,7 @@ from shorthaul.meter import Meter, meter
 from shorthaul.settings import settings
 
 if typing.TYPE_CHECKING:
-    from shorthaul import conv, datasets, graphs, jit, offload, tensors
+    from shorthaul import conv, datasets, graphs, jit, offload, relational, tensors
     from shorthaul.conv import (
         Conv1d,
         Conv2d,
@@ -66,6 +66,7 @@ __all__ = [
     "offload",
     "offload_activations",
     "open",
+    "relational",
     "replace_convs",
     "save_features",
     "settings",
@@ -96,6 +97,7 @@ _NEEDS_TORCH = {
     "graphs": "shorthaul.graphs",
     "jit": "shorthaul.jit",
     "offload": "shorthaul.offload",
+    "relational": "shorthaul.relational",
     "offload_activations": "shorthaul.offload",
     "tensors": "shorthaul.tensors",
     "UnifiedTensor": "shorthaul.tensors",

@@ -1,0 +1,211 @@
+"""Heterogeneous graph transformer (Hu et al.), with PyG's parameters."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+from shorthaul.errors import LayerArgumentError
+from shorthaul.graphs import RelationalGraph
+from shorthaul.relational.declarations import NodeFeature, Weight
+from shorthaul.relational.language import dot, gelu, linear, softmax
+from shorthaul.relational.layer import layer
+from shorthaul.relational.layers.graph_inputs import find_typed_graph, glorot
+
+Types = tuple[str, str, str]
+
+
+@layer
+def hgt(
+    g: Any,
+    kqv: NodeFeature("3*heads*dim"),
+    k_rel: Weight("relation", "heads", "dim", "dim"),
+    v_rel: Weight("relation", "heads", "dim", "dim"),
+    p_rel: Weight("relation", "heads", "1"),
+    *,
+    heads: int,
+    dim: int,
+) -> Any:
+    """Keys, queries and values per node; attention over all incoming edges, maps per relation."""
+    for n in g.nodes():
+        key, query, value = n.kqv.split(heads * dim, heads * dim, heads * dim)
+        n.key, n.query, n.value = (
+            key.reshape(heads, dim),
+            query.reshape(heads, dim),
+            value.reshape(heads, dim),
+        )
+    for e in g.edges():
+        agreement = dot(linear(e.source.key, k_rel[e.relation]), e.target.query)
+        e.alpha = softmax(agreement * p_rel[e.relation] / math.sqrt(dim))
+        e.message = linear(e.source.value, v_rel[e.relation])
+    for n in g.target_nodes():
+        for e in n.incoming_edges():
+            n.heard += e.alpha * e.message
+        n.out = gelu(n.heard.reshape(-1))
+    return n.out
+
+
+def _read_types(given: Any) -> tuple[Types, ...]:
+    return tuple((source, name, target) for source, name, target in given)
+
+
+class _TypedLinear(nn.Module):
+    """One linear map per node type, under PyG's names: `lins.<type>.weight`."""
+
+    def __init__(self, widths: Mapping[str, int], out: int) -> None:
+        super().__init__()
+        self.lins = nn.ModuleDict({name: nn.Linear(width, out) for name, width in widths.items()})
+
+    def reset_parameters(self) -> None:
+        for each in self.lins.values():
+            assert isinstance(each, nn.Linear)
+            each.reset_parameters()
+
+
+class _RelationMaps(nn.Module):
+    """PyG's `HeteroLinear`: the matrix of head h and relation r is row h * relations + r."""
+
+    def __init__(self, dim: int, relations: int, heads: int) -> None:
+        super().__init__()
+        self.relations, self.heads = relations, heads
+        self.weight = nn.Parameter(torch.empty(heads * relations, dim, dim))
+
+    def by_relation(self) -> torch.Tensor:
+        """(relations, heads, dim, dim)"""
+        dim = self.weight.shape[-1]
+        return self.weight.view(self.heads, self.relations, dim, dim).transpose(0, 1)
+
+
+class HGTConv(nn.Module):
+    """PyG's `HGTConv`: same arguments, same parameters, same numbers; compiled.
+
+    Edges may come in any order of their types, and types without edges may be left out. A node type
+    that is no relation's target is not in the result.
+
+    >>> import torch, shorthaul as sh
+    >>> types = (["author", "paper"], [("author", "writes", "paper")])
+    >>> transform = sh.relational.HGTConv({"author": 5, "paper": 8}, 8, types, heads=2)
+    >>> x = {"author": torch.randn(3, 5), "paper": torch.randn(4, 8)}
+    >>> edges = {("author", "writes", "paper"): torch.tensor([[0, 1, 2], [0, 0, 3]])}
+    >>> transform(x, edges)["paper"].shape
+    torch.Size([4, 8])
+    """
+
+    def __init__(
+        self,
+        in_channels: int | Mapping[str, int],
+        out_channels: int,
+        metadata: tuple[list[str], list[Types]],
+        heads: int = 1,
+    ) -> None:
+        super().__init__()
+        if out_channels % heads:
+            raise LayerArgumentError(
+                f"{heads} heads do not divide the width {out_channels}",
+                "choose heads that divide out_channels",
+            )
+        self.node_types, self.edge_types = tuple(metadata[0]), _read_types(metadata[1])
+        widths = (
+            dict(in_channels)
+            if isinstance(in_channels, Mapping)
+            else dict.fromkeys(self.node_types, in_channels)
+        )
+        missing = [each for each in self.node_types if each not in widths]
+        if missing:
+            raise LayerArgumentError(
+                f"in_channels has no width for {', '.join(missing)}", "give one per node type"
+            )
+        self.in_channels, self.out_channels, self.heads = widths, out_channels, heads
+        dim, relations = out_channels // heads, len(self.edge_types)
+        self.kqv_lin = _TypedLinear({name: widths[name] for name in widths}, 3 * out_channels)
+        self.out_lin = _TypedLinear(dict.fromkeys(self.node_types, out_channels), out_channels)
+        self.k_rel = _RelationMaps(dim, relations, heads)
+        self.v_rel = _RelationMaps(dim, relations, heads)
+        self.skip = nn.ParameterDict({n: nn.Parameter(torch.ones(1)) for n in self.node_types})
+        self.p_rel = nn.ParameterDict(
+            {"__".join(each): nn.Parameter(torch.ones(1, heads)) for each in self.edge_types}
+        )
+        self.function = hgt.compile({"heads": heads, "dim": dim}, {"heads": heads, "dim": dim})
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Fresh maps, and ones for skips and priors, as in PyG."""
+        self.kqv_lin.reset_parameters()
+        self.out_lin.reset_parameters()
+        for each in (self.k_rel.weight, self.v_rel.weight):
+            glorot(each)
+        for each in (*self.skip.values(), *self.p_rel.values()):
+            nn.init.ones_(each)
+
+    def forward(
+        self,
+        x_dict: Mapping[str, torch.Tensor],
+        edge_index_dict: Mapping[Types, torch.Tensor] | RelationalGraph,
+    ) -> dict[str, torch.Tensor]:
+        """Features per node type, edges per relation; new features per node type."""
+        self._require_types(x_dict, edge_index_dict)
+        counts = {name: x_dict[name].shape[0] for name in self.node_types if name in x_dict}
+        if isinstance(edge_index_dict, RelationalGraph):
+            graph = edge_index_dict
+        else:
+            relations = tuple(
+                each for each in self.edge_types if each[0] in counts and each[2] in counts
+            )
+            graph = find_typed_graph(edge_index_dict, counts, relations)
+        chosen = torch.tensor([self.edge_types.index(tuple(each)) for each in graph.relations])
+        kqv = torch.cat([self.kqv_lin.lins[name](x_dict[name]) for name in counts])
+        priors = torch.stack([self.p_rel["__".join(each)][0] for each in self.edge_types])
+        tensors = {
+            "kqv": kqv,
+            "k_rel": self.k_rel.by_relation()[chosen],
+            "v_rel": self.v_rel.by_relation()[chosen],
+            "p_rel": priors[chosen].unsqueeze(-1),
+        }
+        heard: torch.Tensor = self.function(graph, tensors, training=self.training)
+        targets = {each[2] for each in self.edge_types}
+        out, start = {}, 0
+        for name, count in counts.items():
+            if name in targets:
+                out[name] = self._finish(name, heard[start : start + count], x_dict[name])
+            start += count
+        return out
+
+    def _finish(self, name: str, heard: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = self.out_lin.lins[name](heard)
+        if out.shape[-1] != x.shape[-1]:
+            return out
+        share = self.skip[name].sigmoid()
+        return share * out + (1 - share) * x
+
+    def _require_types(self, x_dict: Any, edges: Any) -> None:
+        unknown = [name for name in x_dict if name not in self.node_types]
+        if unknown:
+            raise LayerArgumentError(
+                f"node types {', '.join(unknown)} are unknown",
+                f"the layer was made for {', '.join(self.node_types)}",
+            )
+        relations = edges.relations if isinstance(edges, RelationalGraph) else edges
+        for each in relations:
+            if tuple(each) not in self.edge_types:
+                raise LayerArgumentError(
+                    f"relation {tuple(each)} is unknown",
+                    f"the layer was made for {', '.join(map(str, self.edge_types))}",
+                )
+            for end in (each[0], each[2]):
+                if end not in x_dict:
+                    raise LayerArgumentError(
+                        f"relation {tuple(each)} needs features of `{end}`", f"add x_dict[{end!r}]"
+                    )
+
+    def explain(self) -> str:
+        """Every stage of the last compilation."""
+        text: str = self.function.explain()
+        return text
+
+    def extra_repr(self) -> str:
+        """Width and heads."""
+        return f"-1, {self.out_channels}, heads={self.heads}"

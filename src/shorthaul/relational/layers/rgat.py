@@ -1,0 +1,275 @@
+"""Relational graph attention (Busbridge et al.), with the options of PyG's layer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from shorthaul.errors import LayerArgumentError
+from shorthaul.graphs import RelationalGraph
+from shorthaul.relational.declarations import EdgeFeature, NodeFeature, Weight
+from shorthaul.relational.language import (
+    dropout,
+    leaky_relu,
+    linear,
+    positive,
+    relu,
+    softmax,
+    total,
+)
+from shorthaul.relational.layer import layer
+from shorthaul.relational.layers.graph_inputs import find_graph, glorot
+
+MECHANISMS = {"across-relation": "target", "within-relation": "relation"}
+MODES = ("additive-self-attention", "multiplicative-self-attention")
+MODS = (None, "additive", "scaled", "f-additive", "f-scaled")
+
+
+@layer
+def rgat(
+    g: Any,
+    x: NodeFeature("width"),
+    q: Weight("heads*out", "heads*dim"),
+    k: Weight("heads*out", "heads*dim"),
+    weight: Weight("relation", "width", "heads*out") = None,
+    basis: Weight("bases", "width*heads*out") = None,
+    att: Weight("relation", "bases") = None,
+    blocks: Weight("relation", "blocks", "block_in", "block_out") = None,
+    edge_attr: EdgeFeature("edge_width") = None,
+    lin_edge: Weight("edge_width", "heads*out") = None,
+    e_weight: Weight("heads*out", "heads*dim") = None,
+    w: Weight("out") = None,
+    l1: Weight("1", "out") = None,
+    b1: Weight("out") = None,
+    l2: Weight("out", "out") = None,
+    b2: Weight("out") = None,
+    bias: Weight("bias_width") = None,
+    *,
+    options: RGATConv,
+) -> Any:
+    """Attention over all incoming edges, or within each relation; values are the projected sources."""
+    heads, dim, out = options.heads, options.dim, options.out_channels
+    whole = None
+    if basis is not None:
+        whole = linear(att, basis).reshape(options.in_channels, heads * out)
+
+    def project(value: Any, relation: Any) -> Any:
+        if blocks is not None:
+            return linear(value.reshape(options.num_blocks, -1), blocks[relation]).reshape(-1)
+        return linear(value, whole if whole is not None else weight[relation])
+
+    for e in g.edges():
+        e.value = project(e.source.x, e.relation)
+        query, key = linear(project(e.target.x, e.relation), q), linear(e.value, k)
+        from_edge = None
+        if e_weight is not None:
+            from_edge = linear(linear(e.edge_attr, lin_edge), e_weight)
+        if options.attention_mode == MODES[0]:
+            logit = query + key if from_edge is None else query + key + from_edge
+            logit = leaky_relu(logit, options.negative_slope)
+        else:
+            logit = query * key if from_edge is None else query * key * from_edge
+        e.alpha = softmax(logit, within=MECHANISMS[options.attention_mechanism])
+        if options.mod == "f-additive":
+            e.alpha = e.alpha + positive(e.alpha)
+        elif options.mod == "f-scaled":
+            e.alpha = e.alpha * e.count()
+        elif options.mod is None and options.dropout > 0:
+            e.alpha = dropout(e.alpha, options.dropout)
+    for n in g.target_nodes():
+        for e in n.incoming_edges():
+            share = e.alpha.reshape(heads, dim, 1)
+            if options.mod == "additive":
+                share = share + w
+            elif options.mod == "scaled":
+                share = share * (linear(relu(linear(e.count().reshape(1), l1) + b1), l2) + b2)
+            n.sum += share * e.value.reshape(heads, 1, out)
+        n.out = n.sum.reshape(-1) if options.concat else (total(n.sum, 0) / heads).reshape(-1)
+        if bias is not None:
+            n.out = n.out + bias
+    return n.out
+
+
+class RGATConv(nn.Module):
+    """PyG's `RGATConv`: same arguments, same parameters, same numbers; compiled.
+
+    >>> import torch, shorthaul as sh
+    >>> attend = sh.relational.RGATConv(8, 4, num_relations=2, heads=2)
+    >>> edge_index, edge_type = torch.tensor([[0, 0, 1], [1, 2, 2]]), torch.tensor([0, 1, 0])
+    >>> attend(torch.randn(3, 8), edge_index, edge_type).shape
+    torch.Size([3, 8])
+    """
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        num_relations: int,
+        num_bases: int | None = None,
+        num_blocks: int | None = None,
+        mod: str | None = None,
+        attention_mechanism: str = "across-relation",
+        attention_mode: str = "additive-self-attention",
+        heads: int = 1,
+        dim: int = 1,
+        concat: bool = True,
+        negative_slope: float = 0.2,
+        dropout: float = 0.0,
+        edge_dim: int | None = None,
+        bias: bool = True,
+    ) -> None:
+        super().__init__()
+        self.in_channels, self.out_channels = in_channels, out_channels
+        self.num_relations, self.num_bases, self.num_blocks = num_relations, num_bases, num_blocks
+        self.mod, self.attention_mechanism, self.attention_mode = (
+            mod,
+            attention_mechanism,
+            attention_mode,
+        )
+        self.heads, self.dim, self.concat = heads, dim, concat
+        self.negative_slope, self.dropout, self.edge_dim = negative_slope, dropout, edge_dim
+        self._require_options()
+        wide, narrow = heads * out_channels, heads * dim
+        self.q = nn.Parameter(torch.empty(wide, narrow))
+        self.k = nn.Parameter(torch.empty(wide, narrow))
+        bias_width = (heads if concat else 1) * dim * out_channels
+        self.bias = nn.Parameter(torch.empty(bias_width)) if bias else None
+        self.lin_edge = None if edge_dim is None else nn.Linear(edge_dim, wide, bias=False)
+        self.e = None if edge_dim is None else nn.Parameter(torch.empty(wide, narrow))
+        if num_bases is not None:
+            self.att = nn.Parameter(torch.empty(num_relations, num_bases))
+            self.basis = nn.Parameter(torch.empty(num_bases, in_channels, wide))
+        elif num_blocks is not None:
+            shape = num_relations, num_blocks, in_channels // num_blocks, wide // num_blocks
+            self.weight = nn.Parameter(torch.empty(shape))
+        else:
+            self.weight = nn.Parameter(torch.empty(num_relations, in_channels, wide))
+        self.w = nn.Parameter(torch.ones(out_channels))
+        self.l1 = nn.Parameter(torch.ones(1, out_channels))
+        self.b1 = nn.Parameter(torch.zeros(1, out_channels))
+        self.l2 = nn.Parameter(torch.empty(out_channels, out_channels))
+        self.b2 = nn.Parameter(torch.zeros(1, out_channels))
+        self.function = self._compile()
+        self.reset_parameters()
+
+    def _require_options(self) -> None:
+        for name, value, known in (
+            ("mod", self.mod, MODS),
+            ("attention_mechanism", self.attention_mechanism, tuple(MECHANISMS)),
+            ("attention_mode", self.attention_mode, MODES),
+        ):
+            if value not in known:
+                raise LayerArgumentError(
+                    f"{name} is {value!r}", f"it is one of {', '.join(map(str, known))}"
+                )
+        if self.attention_mode == MODES[0] and self.dim > 1:
+            raise LayerArgumentError(
+                f"dim is {self.dim}, but additive attention has one number per head",
+                f"use attention_mode={MODES[1]!r}, or dim=1",
+            )
+        if self.dropout > 0 and self.mod is not None:
+            raise LayerArgumentError(
+                f"dropout {self.dropout} and mod={self.mod!r} do not go together",
+                "leave one of them out",
+            )
+        if self.num_bases is not None and self.num_blocks is not None:
+            raise LayerArgumentError(
+                "RGATConv takes num_bases or num_blocks, not both", "leave one of them out"
+            )
+        wide = self.heads * self.out_channels
+        if self.num_blocks and (self.in_channels % self.num_blocks or wide % self.num_blocks):
+            raise LayerArgumentError(
+                f"{self.num_blocks} blocks do not divide widths {self.in_channels} and {wide}",
+                "choose num_blocks that divides both",
+            )
+
+    def _compile(self) -> Any:
+        bases, blocks = self.num_bases or 0, self.num_blocks or 0
+        absent = {"weight", "basis", "att", "blocks"} - (
+            {"basis", "att"} if bases else {"blocks"} if blocks else {"weight"}
+        )
+        if self.edge_dim is None:
+            absent |= {"edge_attr", "lin_edge", "e_weight"}
+        absent |= set() if self.mod == "additive" else {"w"}
+        absent |= set() if self.mod == "scaled" else {"l1", "b1", "l2", "b2"}
+        absent |= set() if self.bias is not None else {"bias"}
+        sizes = {
+            "width": self.in_channels,
+            "out": self.out_channels,
+            "heads": self.heads,
+            "dim": self.dim,
+            "bases": bases,
+            "blocks": blocks,
+            "edge_width": self.edge_dim or 0,
+            "bias_width": 0 if self.bias is None else self.bias.numel(),
+        }
+        if blocks:
+            sizes["block_in"] = self.in_channels // blocks
+            sizes["block_out"] = self.heads * self.out_channels // blocks
+        return rgat.compile(sizes, {"options": self}, absent)
+
+    def reset_parameters(self) -> None:
+        """PyG's initial values, and for `l2` those that its documentation promises."""
+        for name in ("weight", "basis", "att", "q", "k", "e"):
+            parameter = getattr(self, name, None)
+            if parameter is not None:
+                glorot(parameter)
+        if self.lin_edge is not None:
+            glorot(self.lin_edge.weight)
+        if self.bias is not None:
+            nn.init.zeros_(self.bias)
+        nn.init.ones_(self.w)
+        nn.init.ones_(self.l1)
+        nn.init.zeros_(self.b1)
+        nn.init.constant_(self.l2, 1 / self.out_channels)
+        nn.init.zeros_(self.b2)
+
+    def forward(
+        self,
+        x: torch.Tensor,
+        edge_index: torch.Tensor | RelationalGraph,
+        edge_type: torch.Tensor | None = None,
+        edge_attr: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """Node features, edges, relations, and edge features where `edge_dim` was given."""
+        graph = find_graph(edge_index, edge_type, x.shape[0], self.num_relations)
+        tensors = {"x": x, "q": self.q, "k": self.k}
+        if self.num_bases is not None:
+            tensors |= {"basis": self.basis.flatten(1), "att": self.att}
+        else:
+            tensors["blocks" if self.num_blocks is not None else "weight"] = self.weight
+        if self.lin_edge is not None and self.e is not None:
+            if edge_attr is None:
+                raise LayerArgumentError(
+                    f"the layer was made with edge_dim={self.edge_dim}", "pass edge_attr"
+                )
+            attributes = edge_attr.reshape(edge_attr.shape[0], -1)
+            tensors |= {"edge_attr": attributes, "lin_edge": self.lin_edge.weight.t()}
+            tensors["e_weight"] = self.e
+        elif edge_attr is not None:
+            raise LayerArgumentError(
+                "edge_attr was given to a layer without edge features",
+                f"make the layer with edge_dim={edge_attr.reshape(edge_attr.shape[0], -1).shape[1]}",
+            )
+        if self.mod == "additive":
+            tensors["w"] = self.w
+        if self.mod == "scaled":
+            tensors |= {"l1": self.l1, "b1": self.b1[0], "l2": self.l2, "b2": self.b2[0]}
+        if self.bias is not None:
+            tensors["bias"] = self.bias
+        out: torch.Tensor = self.function(graph, tensors, training=self.training)
+        return out
+
+    def explain(self) -> str:
+        """Every stage of the last compilation."""
+        text: str = self.function.explain()
+        return text
+
+    def extra_repr(self) -> str:
+        """Widths, relations and heads."""
+        return (
+            f"{self.in_channels}, {self.out_channels}, num_relations={self.num_relations}, "
+            f"heads={self.heads}"
+        )
