@@ -1,0 +1,52 @@
+"""Products at every remainder of rows and widths, against PyTorch."""
+
+import pytest
+import torch
+
+from shorthaul.graphs import RelationalGraph
+from shorthaul.relational import NodeFeature, Weight, layer, linear
+from shorthaul.relational.backends.emit_products import emit_outer_sum, emit_product
+from shorthaul.relational.ir import Step
+from shorthaul.relational.spaces import Space
+
+
+def test_sizes_are_constants_of_the_text():
+    x = Step("x", "input", (), (2, 5), Space.NODE)
+    w = Step("w", "input", (), (2, 5, 7), Space.NODE_TYPE)
+    y = Step("y", "linear", ("x", "w"), (2, 7), Space.NODE, (("transposed", True), ("way", "type")))
+    text = emit_product("f", y, x, w)
+    assert "heads = 2, inner = 1, depth = 5, width = 7" in text
+    assert "depth, width, true)" in text
+    d = Step(
+        "d", "outer", ("x", "y"), (2, 5, 7), Space.NODE_TYPE, (("heads", True), ("way", "type"))
+    )
+    assert "heads = 2, inner = 1, depth = 5, width = 7" in emit_outer_sum("f", d, x, y)
+
+
+@pytest.mark.parametrize(("depth", "width"), [(1, 1), (3, 9), (17, 8), (20, 23), (64, 2)])
+def test_every_remainder(depth, width):
+    @layer
+    def multiply(g, x: NodeFeature(depth), w: Weight("relation", depth, width)):
+        for e in g.edges():
+            e.out = linear(e.source.x, w[e.relation])
+        return e.out
+
+    generator = torch.Generator().manual_seed(depth)
+    relation = torch.repeat_interleave(torch.arange(9), torch.tensor([0, 1, 2, 3, 4, 5, 6, 7, 300]))
+    source = torch.randint(40, relation.shape, generator=generator)
+    graph = RelationalGraph.from_edges(source, source, relation, num_nodes=40, num_relations=9)
+    made = multiply(relations=9).double()
+    x = torch.randn(40, depth, dtype=torch.float64, generator=generator, requires_grad=True)
+    out = made(graph, x)
+    from shorthaul.relational.topology import Topology
+
+    order = Topology.of(graph).edge_ids.long()
+    expected = torch.einsum("ei,eio->eo", x[source], made.w[relation])[order]
+    torch.testing.assert_close(out, expected)
+    arrived = torch.randn(out.shape, dtype=torch.float64, generator=generator)
+    for one, other in zip(
+        torch.autograd.grad(out, [x, made.w], arrived),
+        torch.autograd.grad(expected, [x, made.w], arrived),
+        strict=True,
+    ):
+        torch.testing.assert_close(one, other)

@@ -1,0 +1,49 @@
+"""One form, and products of parts in place of parts put together."""
+
+from shorthaul.relational import NodeFeature, Weight, concat, dot, linear
+from shorthaul.relational.passes.simplify import canonicalise, remove_concatenations
+from shorthaul.relational.trace import trace
+from tests.relational.programs import sample_graph, sizes_of
+
+SIZES = sizes_of(sample_graph())
+
+
+def test_what_changes_nothing_goes():
+    def program(g, x: NodeFeature("width")):
+        for n in g.nodes():
+            n.y = -n.x.reshape(4, 1).reshape(4) * 1.0
+            n.y = -n.y
+            n.out = n.x + -n.y
+        return n.out
+
+    made = canonicalise(trace(program, {"width": 4}), SIZES)
+    assert [step.text() for step in made.steps[1:]] == ["out = subtract x, x : 4 over node"]
+
+
+def test_a_concatenation_is_multiplied_part_by_part():
+    def program(g, x: NodeFeature("width"), w: Weight("relation", 8, 2)):
+        for e in g.edges():
+            e.m = linear(concat(e.source.x, e.target.x), w[e.relation])
+        return e.m
+
+    made = remove_concatenations(trace(program, {"width": 4}), SIZES)
+    assert [step.operation for step in made.steps[2:]] == [
+        "expand",
+        "restrict",
+        "expand",
+        "slice",
+        "linear",
+        "slice",
+        "linear",
+        "add",
+    ]
+
+
+def test_so_is_its_inner_product():
+    def program(g, x: NodeFeature("width"), a: Weight("relation", 8)):
+        for e in g.edges():
+            e.m = dot(concat(e.source.x, e.target.x), a[e.relation])
+        return e.m
+
+    made = remove_concatenations(trace(program, {"width": 4}), SIZES)
+    assert "concat" not in {step.operation for step in made.steps}

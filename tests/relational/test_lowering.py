@@ -1,0 +1,55 @@
+"""Which kernels a program becomes: as few as fusion allows, and no tensor per edge."""
+
+import pytest
+
+from shorthaul.relational.differentiate import differentiate
+from shorthaul.relational.lowering import find_shared_edge_values, lower, results_of
+from shorthaul.relational.passes import run_passes
+from shorthaul.relational.spaces import Space
+from tests.relational.programs import LAYERS, record, sample_graph, sizes_of
+
+
+def _lower(name, gradients=()):
+    sizes = sizes_of(sample_graph())
+    *_, (_, program) = run_passes(record(LAYERS[name]), sizes)
+    forward = program.output_values()
+    if gradients:
+        *_, (_, program) = run_passes(differentiate(program, gradients), sizes)
+        forward = program.output_values()[:1]
+    return lower(program, forward)
+
+
+def test_attention_is_three_products_and_one_loop():
+    assert _lower("attend").text() == (
+        "forward\n"
+        "  product: value = linear expand, weight {transposed=False, way=relation} : 6 over source pair\n"
+        "  product: linear = linear expand_1, weight {transposed=False, way=relation} : 6 over target pair\n"
+        "  product: linear_1 = linear linear, query {transposed=False, way=all} : 2 over target pair\n"
+        "  product: linear_2 = linear value, key {transposed=False, way=all} : 2 over source pair\n"
+        "  loop over target rows and the edge rows of each: reduce, reduce_1, sum, out"
+    )
+
+
+@pytest.mark.parametrize("name", ["convolve", "attend"])
+def test_no_value_of_an_edge_has_memory(name):
+    plan = _lower(name, ["x", "weight"])
+    for work in plan.forward + plan.backward:
+        for result in results_of(work):
+            assert plan.program[result].space is not Space.EDGE
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_every_value_is_made_once_and_before_it_is_read(name):
+    plan = _lower(name, ["x", "weight"] if name in ("convolve", "attend") else ["x"])
+    from shorthaul.relational.lowering import operands_of
+
+    made = {step.name for step in plan.program.inputs}
+    for work in plan.forward + plan.backward:
+        assert operands_of(work, plan.program, set(plan.stored)) <= made
+        assert made.isdisjoint(results_of(work))
+        made |= set(results_of(work))
+
+
+def test_wide_inner_products_that_several_loops_want_are_kept():
+    program = record(LAYERS["transform"])
+    assert find_shared_edge_values(program) == set()  # narrow: cheaper to compute again

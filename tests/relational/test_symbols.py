@@ -1,0 +1,64 @@
+"""Values while a layer is recorded: how they meet, and what they refuse."""
+
+import pytest
+
+from shorthaul.errors import LayerLanguageError
+from shorthaul.relational.spaces import Space
+from shorthaul.relational.symbols import (
+    EdgeSymbol,
+    Expression,
+    NodeSymbol,
+    Recorder,
+    as_expression,
+    combine,
+    ordered_spaces,
+    reduce_edges,
+    spread,
+)
+
+
+@pytest.fixture
+def recorder():
+    recorder = Recorder("small", __file__)
+    recorder.node_values["x"] = recorder.make.input("x", (4,), Space.NODE, "node")
+    recorder.make.input("bias", (4,), Space.ONE, "weight")
+    return recorder
+
+
+def test_a_value_is_spread_to_meet_another(recorder):
+    edge = EdgeSymbol(recorder)
+    bias = Expression(recorder, "bias")
+    assert combine("add", bias, edge.source.x)._space is Space.EDGE
+    assert (1 + edge.target.x * 2)._space is Space.EDGE
+    assert ordered_spaces(Space.ONE) < ordered_spaces(Space.EDGE)
+
+
+def test_a_nodes_value_needs_an_end(recorder):
+    with pytest.raises(LayerLanguageError, match="say which node is meant"):
+        spread(Expression(recorder, "x"), Space.EDGE)
+
+
+def test_reductions_give_values_of_targets_or_of_edges(recorder):
+    edge = EdgeSymbol(recorder)
+    assert reduce_edges(edge.source.x, "sum")._space is Space.TARGET
+    assert reduce_edges(edge.source.x, "max", "relation")._space is Space.EDGE
+
+
+def test_targets_read_the_first_nodes(recorder):
+    target = NodeSymbol(recorder, Space.TARGET)
+    assert target.x._space is Space.TARGET
+    assert "restrict x" in repr(target.x)
+
+
+def test_reshaping_finds_the_missing_width(recorder):
+    value = NodeSymbol(recorder, Space.NODE).x
+    assert value.reshape(2, -1).shape == (2, 2)
+    with pytest.raises(LayerLanguageError, match="cannot be reshaped"):
+        value.reshape(3, -1)
+    with pytest.raises(LayerLanguageError, match="do not make up"):
+        value.split(1, 1)
+
+
+def test_only_values_are_values():
+    with pytest.raises(LayerLanguageError, match="got str"):
+        as_expression("x")

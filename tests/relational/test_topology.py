@@ -1,0 +1,75 @@
+"""Ways and members agree with each other and with the edges."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+
+from shorthaul.relational.spaces import WAYS, Space
+from shorthaul.relational.topology import Topology
+from tests.graphs.drawn_graphs import edge_lists
+from tests.relational.programs import sample_graph
+
+
+@settings(max_examples=40, deadline=None)
+@given(edge_lists())
+def test_members_are_ways_walked_backwards(edges):
+    topology = Topology.of(edges.graph())
+    for (fine, way), coarse in WAYS.items():
+        if fine.is_small:
+            continue
+        leads_to = topology.way(fine, way)
+        pointers, rows = topology.members(fine, way)
+        assert len(pointers) == topology.rows(coarse) + 1
+        assert len(leads_to) == topology.rows(fine) == int(pointers[-1])
+        rows = torch.arange(topology.rows(fine)) if rows is None else rows.long()
+        owner = torch.repeat_interleave(torch.arange(topology.rows(coarse)), pointers.diff().long())
+        assert torch.equal(leads_to[rows].long(), owner)
+
+
+@settings(max_examples=40, deadline=None)
+@given(edge_lists())
+def test_chunks_and_tiles_cover_every_row_once(edges):
+    topology = Topology.of(edges.graph())
+    chunks = topology.chunks(Space.TARGET, Space.EDGE, "target").tolist()
+    assert chunks[0] == 0
+    assert chunks[-1] == topology.num_targets
+    assert chunks == sorted(set(chunks))
+    tiles = topology.tiles(Space.EDGE, "relation", 3)
+    sizes = tiles.limits.diff()
+    assert int(sizes.sum()) == topology.rows(Space.EDGE)
+    assert bool((sizes <= 3).all())
+    assert tiles.first.tolist()[-1] == tiles.owners.numel()
+    counted = topology.count(Space.EDGE, "relation", torch.float32)
+    for relation, count in enumerate(counted.tolist()):
+        assert int(sizes[tiles.owners == relation].sum()) == count
+
+
+def test_edges_are_sorted_by_target_and_know_who_they_were():
+    graph = sample_graph()
+    topology = Topology.of(graph)
+    assert torch.equal(topology.graph.source, graph.source[topology.edge_ids.long()])
+    assert bool((topology.graph.target.diff() >= 0).all())
+    assert Topology.of(graph) is topology
+
+
+def test_the_first_nodes_can_be_the_only_targets():
+    graph = sample_graph()
+    keep = graph.target < 5
+    from shorthaul.graphs import RelationalGraph
+
+    smaller = RelationalGraph.from_edges(
+        graph.source[keep], graph.target[keep], graph.relation[keep], num_nodes=9, num_relations=16
+    )
+    topology = Topology.of(smaller, 5)
+    assert topology.rows(Space.TARGET) == 5
+    assert len(topology.members(Space.EDGE, "target").pointers) == 6
+
+
+def test_a_graph_that_changed_is_refused():
+    from shorthaul.errors import GraphChangedError
+
+    graph = sample_graph()
+    Topology.of(graph)
+    graph.source.add_(0)
+    with pytest.raises(GraphChangedError):
+        Topology.of(graph)
