@@ -97,10 +97,11 @@ def make_pyg(count: int, threads: int, workers: int, is_trained: bool = True) ->
 
         def forward(self, batch: Any) -> torch.Tensor:
             x, edge_index = batch.x, batch.edge_index
+            can_trim = "num_sampled_nodes" in batch  # pyg-lib counts them, torch-sparse does not
             for number, layer in enumerate(self.layers):
-                x, edge_index, _ = trim_to_layer(
-                    number, batch.num_sampled_nodes, batch.num_sampled_edges, x, edge_index
-                )
+                if can_trim:
+                    counts = batch.num_sampled_nodes, batch.num_sampled_edges
+                    x, edge_index, _ = trim_to_layer(number, *counts, x, edge_index)
                 x = layer(x.relu() if number else x, edge_index)
             return x[: batch.batch_size]
 
