@@ -1,9 +1,25 @@
 """Which vector registers are written for, and which tiles of sums fit them."""
 
+import platform
+import shutil
+import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
+import shorthaul.jit
+from shorthaul.conv.emit_depthwise import (
+    DepthwiseKernel,
+    emit_depthwise_gradient,
+    emit_depthwise_kernel,
+)
+from shorthaul.conv.emit_grad_weight import emit_grad_weight_kernel
+from shorthaul.conv.emit_planar import PlanarKernel, emit_planar_kernel
+from shorthaul.conv.emit_sliding import SlidingKernel, emit_sliding_kernel
+from shorthaul.conv.emit_window import WindowKernel, emit_window_kernel
+from shorthaul.conv.emit_winograd import WinogradKernel, emit_winograd_kernel
 from shorthaul.conv.machine import (
     AVX2,
     AVX512,
@@ -15,8 +31,10 @@ from shorthaul.conv.machine import (
     second_level_cache_bytes,
     this_machine,
 )
+from shorthaul.jit import CppSource
 
 MACHINES = (SSE, AVX2, AVX512, NEON)
+HEADERS = Path(shorthaul.jit.__file__).parent / "include"
 
 
 @pytest.mark.parametrize(
@@ -80,3 +98,53 @@ def test_cache_size_as_the_system_writes_it(tmp_path: Path, text: str, expected:
 def test_cache_size_where_the_system_does_not_say(tmp_path: Path) -> None:
     assert read_cache_bytes(tmp_path / "missing") == 512 * 1024
     assert second_level_cache_bytes() >= 64 * 1024
+
+
+def kernels_for(machine: VectorMachine) -> list[CppSource]:
+    """One kernel of every emitter, written for `machine`."""
+    rows, vectors = machine.tiles()[0]
+    window = WindowKernel(torch.float32, True, "gelu", machine, rows, vectors)
+    depthwise = DepthwiseKernel(torch.bfloat16, None, machine, 6, 2)
+    return [
+        emit_window_kernel(window),
+        emit_window_kernel(replace(window, dtype=torch.float16, channels_last=False)),
+        emit_grad_weight_kernel(replace(window, activation=None, dtype=torch.float64)),
+        emit_winograd_kernel(WinogradKernel(window, 4)),
+        emit_planar_kernel(PlanarKernel(torch.float32, False, None, machine, 4, 3)),
+        emit_depthwise_kernel(depthwise),
+        emit_depthwise_gradient(depthwise),
+        emit_sliding_kernel(SlidingKernel(torch.float32, True, None, machine, 4, 3, 3, 1)),
+        emit_sliding_kernel(SlidingKernel(torch.float32, False, None, machine, 8, 1, 3, 2)),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("machine", "compiler", "flags"),
+    [
+        (AVX512, "g++", ("-mavx512f", "-mavx512bw", "-mfma", "-mf16c")),
+        pytest.param(SSE, "g++", ("-march=x86-64",), marks=pytest.mark.slow),
+        pytest.param(NEON, "aarch64-linux-gnu-g++", ("-march=armv8.2-a",), marks=pytest.mark.slow),
+    ],
+    ids=lambda each: each.name if isinstance(each, VectorMachine) else "",
+)
+def test_every_kernel_compiles_for_other_machines(
+    machine: VectorMachine, compiler: str, flags: tuple[str, ...], tmp_path: Path
+) -> None:
+    if shutil.which(compiler) is None:
+        pytest.skip(f"there is no {compiler}")
+    if machine is not NEON and platform.machine() != "x86_64":
+        pytest.skip("g++ compiles for another architecture here")
+    for number, source in enumerate(kernels_for(machine)):
+        text, object_file = tmp_path / f"{number}.cpp", tmp_path / f"{number}.o"
+        text.write_text(source.complete_text())
+        command = (
+            compiler, "-std=c++17", "-O0", *flags, "-Wall", "-Wextra", f"-I{HEADERS}", "-c",
+            str(text), "-o", str(object_file),
+        )  # fmt: skip
+        compiled = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert compiled.returncode == 0, f"{source.name} for {machine.name}: {compiled.stderr}"
+        if machine is AVX512 and shutil.which("objdump"):
+            listing = subprocess.run(
+                ["objdump", "-d", str(object_file)], capture_output=True, text=True, check=True
+            )
+            assert "zmm" in listing.stdout

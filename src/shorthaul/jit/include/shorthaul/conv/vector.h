@@ -96,6 +96,14 @@ struct AsBfloat16 {
   static SHORTHAUL_INLINE value narrow(real from) { return narrow_lanes(broadcast(from))[0]; }
 };
 
+#if !defined(__F16C__)
+#if defined(__aarch64__)
+using half_float = __fp16;  // g++ 12 has no _Float16 there
+#else
+using half_float = _Float16;
+#endif
+#endif
+
 struct AsFloat16 {
   using value = uint16_t;
   static constexpr bool is_real = false;
@@ -103,7 +111,7 @@ struct AsFloat16 {
 #if defined(__F16C__)
     return _cvtsh_ss(from);
 #else
-    _Float16 narrow;
+    half_float narrow;
     std::memcpy(&narrow, &from, sizeof narrow);
     return narrow;
 #endif
@@ -112,7 +120,7 @@ struct AsFloat16 {
 #if defined(__F16C__)
     return _cvtss_sh(from, 0);
 #else
-    const _Float16 narrow = from;
+    const half_float narrow = from;
     value result;
     std::memcpy(&result, &narrow, sizeof result);
     return result;
