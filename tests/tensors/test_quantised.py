@@ -68,6 +68,8 @@ def test_empty_and_narrow_tables():
     for shape in ((0, 4), (4, 0)):
         table = quantise(torch.zeros(shape), "int8")
         assert table.gather(torch.arange(shape[0])).shape == shape
+        assert quantise_rows(torch.zeros(shape), "float16").values.shape == shape
+        assert quantise_rows(torch.zeros(shape), "int8").scales.shape == shape[:1]
 
 
 @pytest.mark.parametrize("kind", KINDS)

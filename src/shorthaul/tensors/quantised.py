@@ -123,7 +123,7 @@ def quantise_rows(rows: torch.Tensor, kind: Quantisation, *, first_row: int = 0)
         return QuantisedRows(kind, values, None, rows)
     wide = rows.float()
     _require_finite(wide, kind, first_row)
-    flat = wide.reshape(len(rows), -1)
+    flat = wide.reshape(len(rows), rows.shape[1:].numel())
     largest = flat.abs().amax(1) if flat.shape[1] else torch.zeros(len(rows))
     scales = largest / _LARGEST_INT8
     # A row of zeros has scale 0; dividing by 1 instead leaves its zeros.
@@ -150,7 +150,7 @@ def _require_kind(kind: str) -> str:
 
 
 def _require_finite(values: torch.Tensor, kind: str, first_row: int) -> None:
-    is_finite = values.isfinite().reshape(len(values), -1).all(1)
+    is_finite = values.isfinite().reshape(len(values), values.shape[1:].numel()).all(1)
     if not is_finite.all():
         row = first_row + int((~is_finite).nonzero()[0, 0])
         raise RowArgumentError(
