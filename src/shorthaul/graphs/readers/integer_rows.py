@@ -56,14 +56,15 @@ Problem read_whole(const char*& at, const char* end, int64_t& value) {
   return none;
 }
 
+// Columns are `capacity` numbers apart, so that each of them is a vector of its own.
 Problem read_line(const char* at, const char* end, const int64_t* slots, int64_t fields, int64_t* row,
-                  int64_t& field) {
+                  int64_t capacity, int64_t& field) {
   for (field = 0; field < fields; ++field) {
     while (at < end && is_gap(*at)) ++at;
     if (at == end) return missing_field;
     if (slots[field] < 0) {
       while (at < end && !is_gap(*at)) ++at;
-    } else if (const Problem problem = read_whole(at, end, row[slots[field]])) {
+    } else if (const Problem problem = read_whole(at, end, row[slots[field] * capacity])) {
       return problem;
     }
   }
@@ -75,7 +76,7 @@ Problem read_line(const char* at, const char* end, const int64_t* slots, int64_t
 
 // report = rows written, lines read, malformed lines, and of the first of them line, field, problem.
 void read_rows(const uint8_t* block, const int64_t* slots, int64_t is_strict, int64_t* rows,
-               int64_t* report, int64_t size, int64_t fields, int64_t columns) {
+               int64_t* report, int64_t size, int64_t fields, int64_t capacity) {
   const char* at = reinterpret_cast<const char*>(block);
   const char* const end = at + size;
   int64_t* row = rows;
@@ -87,7 +88,7 @@ void read_rows(const uint8_t* block, const int64_t* slots, int64_t is_strict, in
     while (first < stop && is_gap(*first)) ++first;
     if (first < stop && *first != '#' && *first != '%') {
       int64_t field = 0;
-      if (const Problem problem = read_line(first, stop, slots, fields, row, field)) {
+      if (const Problem problem = read_line(first, stop, slots, fields, row, capacity, field)) {
         if (report[2]++ == 0) {
           report[3] = report[1];
           report[4] = field;
@@ -95,7 +96,7 @@ void read_rows(const uint8_t* block, const int64_t* slots, int64_t is_strict, in
         }
         if (is_strict) break;
       } else {
-        row += columns;
+        ++row;
         ++report[0];
       }
     }
@@ -109,7 +110,7 @@ void read_rows(const uint8_t* block, const int64_t* slots, int64_t is_strict, in
 class IntegerRows:
     """The numbers of a file, and how many malformed lines were passed over."""
 
-    rows: torch.Tensor  # (lines, columns) int64
+    rows: torch.Tensor  # (lines, columns) int64, each column contiguous
     skipped_lines: int
 
 
@@ -125,9 +126,9 @@ def emit_integer_reader() -> CppSource:
                     TensorArgument("block", torch.uint8, ("size",)),
                     TensorArgument("slots", torch.int64, ("fields",)),
                     NumberArgument("is_strict", "int64"),
-                    TensorArgument("rows", torch.int64, (None, "columns"), is_written=True),
+                    TensorArgument("rows", torch.int64, (None, "capacity"), is_written=True),
                     TensorArgument("report", torch.int64, (6,), is_written=True),
-                    *map(DimensionArgument, ("size", "fields", "columns")),
+                    *map(DimensionArgument, ("size", "fields", "capacity")),
                 ),
             ),
         ),
@@ -150,7 +151,7 @@ def read_integer_rows(
         return _read_plainly(path, columns, has_header, strict)
     kept = [name for name in columns if name is not None]
     slots = torch.tensor([-1 if name is None else kept.index(name) for name in columns])
-    pieces = [torch.empty(0, len(kept), dtype=torch.int64)]
+    pieces = [torch.empty(len(kept), 0, dtype=torch.int64)]
     report = torch.zeros(6, dtype=torch.int64)
     for number, whole in enumerate(read_line_blocks(path, block_bytes)):
         block = whole
@@ -160,14 +161,14 @@ def read_integer_rows(
             report[1] += 1
         # A field takes two bytes at least, with what parts it from the next.
         most_rows = block.numel() // (2 * len(columns)) + 1
-        rows = torch.empty(most_rows, len(kept), dtype=torch.int64)
+        rows = torch.empty(len(kept), most_rows, dtype=torch.int64)
         before = int(report[0])
         _kernel().read_rows(block, slots, strict, rows, report)
         if strict and int(report[2]):
             raise GraphFileError(path, int(report[3]), _describe(report.tolist(), columns))
-        pieces.append(rows[: int(report[0]) - before])
+        pieces.append(rows[:, : int(report[0]) - before])
     note_skipped(path, int(report[2]), int(report[3]))
-    return IntegerRows(torch.cat(pieces), int(report[2]))
+    return IntegerRows(torch.cat(pieces, dim=1).t(), int(report[2]))
 
 
 def _read_plainly(
