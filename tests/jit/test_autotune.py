@@ -19,6 +19,7 @@ from shorthaul.jit.autotune import (
     ROUNDS,
     forget_choices,
     measure_candidates,
+    recall_choice,
     remembered_choices,
 )
 from shorthaul.jit.toolchain import Processor
@@ -301,3 +302,11 @@ def test_a_directory_of_ones_own_can_be_named(clock: Clock, tmp_path: Path) -> N
     assert remembered_choices() == {}
     assert list(remembered_choices(elsewhere)) == ["key"]
     assert forget_choices(elsewhere) == 1
+
+
+def test_a_choice_is_recalled_without_measuring(tmp_path: Path) -> None:
+    assert recall_choice("answer", tmp_path) is None
+    autotune("answer", [Candidate("only", lambda: None)], directory=tmp_path)
+    recalled = recall_choice("answer", tmp_path)
+    assert recalled is not None
+    assert (recalled.name, recalled.origin) == ("only", "remembered")
