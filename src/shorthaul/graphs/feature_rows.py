@@ -12,6 +12,7 @@ from shorthaul.graphs.graph import RelationalGraph
 from shorthaul.graphs.mini_batch import Rows
 from shorthaul.storage import BufferPool
 from shorthaul.tensors import UnifiedTensor
+from shorthaul.tensors.device_gather import gather_for_device
 from shorthaul.tensors.table import HostTable, RowTable
 
 # Below this, malloc has warm memory; above, it maps fresh pages for every batch.
@@ -41,15 +42,20 @@ class FeatureRows:
         self._is_typed = isinstance(features, Mapping)
 
     def gather(
-        self, nodes: torch.Tensor, pool: BufferPool
+        self, nodes: torch.Tensor, pool: BufferPool, device: torch.device | None = None
     ) -> tuple[Rows | None, Mapping[str, torch.Tensor] | None]:
-        """The rows of `nodes`; for typed features by type, with the positions of each type's nodes."""
+        """The rows of `nodes`; for typed features by type, with the positions of each type's nodes.
+
+        A CUDA `device` reads rows in memory by itself; for any other they are gathered here.
+        """
         if self.table is not None:
-            return _gather(self.table, nodes, pool), None
+            return _gather(self.table, nodes, pool, device), None
         if not self._is_typed:
             return None, None
         found = self._split(nodes)
-        rows = {name: _gather(self.tables[name], ids, pool) for name, (ids, _) in found.items()}
+        rows = {
+            name: _gather(self.tables[name], ids, pool, device) for name, (ids, _) in found.items()
+        }
         return rows, {name: positions for name, (_, positions) in found.items()}
 
     def expect(self, nodes: torch.Tensor) -> None:
@@ -116,7 +122,11 @@ def _expect(table: RowTable, ids: torch.Tensor) -> None:
         table.expect(ids)  # type: ignore[attr-defined]
 
 
-def _gather(table: RowTable, ids: torch.Tensor, pool: BufferPool) -> torch.Tensor:
+def _gather(
+    table: RowTable, ids: torch.Tensor, pool: BufferPool, device: torch.device | None
+) -> torch.Tensor:
+    if device is not None and device.type == "cuda":
+        return gather_for_device(table, ids, device)
     shape = (ids.shape[0], *table.row_shape)
     size_bytes = table.dtype.itemsize * ids.shape[0]
     for size in table.row_shape:

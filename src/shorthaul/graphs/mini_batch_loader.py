@@ -132,7 +132,7 @@ class MiniBatchLoader:
         blocks = [
             each if each.index is not None else replace(each, index=index) for each in sample.blocks
         ]
-        features, positions = self._features.gather(sample.input_nodes, self._pool)
+        features, positions = self._features.gather(sample.input_nodes, self._pool, self.device)
         labels = None
         if self._labels is not None:
             labels = self._labels.gather(sample.seeds - self._label_offset)

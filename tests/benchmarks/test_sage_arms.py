@@ -1,0 +1,41 @@
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from benchmarks import sage_arms
+from benchmarks.arxiv import Arxiv
+
+
+@pytest.mark.parametrize("name", ["memory.max", "memory.limit_in_bytes"])
+def test_a_limit_is_joined_when_it_is_below_the_table(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setenv(sage_arms.CGROUP, str(tmp_path))
+    (tmp_path / name).write_text("1000\n")
+    sage_arms.limit_memory(True, 1001)
+    assert (tmp_path / "cgroup.procs").read_text() == str(os.getpid())
+    with pytest.raises(ValueError, match="allows 1000 bytes, but the table has only 1,000"):
+        sage_arms.limit_memory(True, 1000)
+    (tmp_path / name).write_text("max\n")
+    if name == "memory.max":
+        with pytest.raises(ValueError, match="allows max bytes"):
+            sage_arms.limit_memory(True, 1000)
+
+
+def test_the_larger_table_has_every_row_where_it_should_be(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    features = torch.randn(50, 3)
+    ids = torch.arange(50)
+    small = Arxiv(torch.stack([ids, ids]), features, ids, ids, ids)
+    monkeypatch.setattr(sage_arms, "load_arxiv", lambda: small)
+    sage_arms.write_spread_table(tmp_path / "table.npy", features)
+    table = torch.from_numpy(np.load(tmp_path / "table.npy"))
+    rows = sage_arms.spread_rows()
+    assert len(table) == sage_arms.SPREAD * 50
+    assert len(set(rows.tolist())) == 50
+    assert torch.equal(table[rows], features)
+    assert sage_arms.make_graph(small, rows).num_nodes == len(table)
