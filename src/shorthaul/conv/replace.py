@@ -184,40 +184,28 @@ class ReplacementReport:
         self._originals.clear()
 
 
-class ReplacedConv1d(Conv1d):
+class ReplacedWindowOrderLayer(WindowOrderLayer):
+    """What the three replaced layers have in common: they ask their replacement how to compute."""
+
+    replacement: ReplacedLayer
+
+    def _conv_forward(self, input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        return self.replacement.run(self, input, weight, bias)
+
+    def _get_name(self) -> str:
+        return f"Conv{self.dimensions}d"
+
+
+class ReplacedConv1d(ReplacedWindowOrderLayer, Conv1d):
     """An `nn.Conv1d` after `replace_convs`."""
 
-    replacement: ReplacedLayer
 
-    def _conv_forward(self, input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        return self.replacement.run(self, input, weight, bias)
-
-    def _get_name(self) -> str:
-        return "Conv1d"
-
-
-class ReplacedConv2d(Conv2d):
+class ReplacedConv2d(ReplacedWindowOrderLayer, Conv2d):
     """An `nn.Conv2d` after `replace_convs`."""
 
-    replacement: ReplacedLayer
 
-    def _conv_forward(self, input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        return self.replacement.run(self, input, weight, bias)
-
-    def _get_name(self) -> str:
-        return "Conv2d"
-
-
-class ReplacedConv3d(Conv3d):
+class ReplacedConv3d(ReplacedWindowOrderLayer, Conv3d):
     """An `nn.Conv3d` after `replace_convs`."""
-
-    replacement: ReplacedLayer
-
-    def _conv_forward(self, input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        return self.replacement.run(self, input, weight, bias)
-
-    def _get_name(self) -> str:
-        return "Conv3d"
 
 
 _REPLACEMENTS: dict[type[nn.Module], type[nn.Module]] = {
