@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import re
+import shutil
+import subprocess
+from importlib import resources
 
 import pytest
 import torch
 
 from shorthaul.tensors.emit_rows import emit_row_copies, emit_row_products, emit_row_sums
+from shorthaul.tensors.row_cache import emit_row_cache
 
 PAIRS = [
     (torch.float32, torch.float32, "float"),
@@ -34,3 +38,37 @@ def test_copies_know_no_dtype():
     source = emit_row_copies()
     assert not re.search(r"PARAMETERS|float|double", source.text)
     assert [each.name for each in source.functions] == ["gather_rows", "scatter_rows", "place_rows"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("compiler", "flag"),
+    [
+        ("x86_64-linux-gnu-g++", "-march=x86-64"),
+        ("x86_64-linux-gnu-g++", "-march=x86-64-v4"),
+        ("aarch64-linux-gnu-g++", "-march=armv8.2-a"),
+    ],
+    ids=str,
+)
+def test_every_kernel_compiles_for_other_machines(compiler, flag, tmp_path):
+    if shutil.which(compiler) is None:
+        pytest.skip(f"there is no {compiler}")
+    sums = [emit(*pair[:2]) for emit in (emit_row_sums, emit_row_products) for pair in PAIRS]
+    text = tmp_path / "kernel.cpp"
+    headers = resources.files("shorthaul.jit") / "include"
+    for source in (emit_row_copies(), emit_row_cache(), *sums):
+        text.write_text(source.complete_text())
+        command = (
+            compiler,
+            "-std=c++17",
+            flag,
+            "-Wall",
+            "-Wextra",
+            f"-I{headers}",
+            "-c",
+            text,
+            "-o",
+            tmp_path / "o",
+        )
+        compiled = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert compiled.returncode == 0, f"{source.name} with {flag}: {compiled.stderr}"

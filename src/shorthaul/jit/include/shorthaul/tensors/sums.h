@@ -27,7 +27,7 @@ struct AsInt8 {
   using value = int8_t;
   typedef int8_t byte_lanes __attribute__((vector_size(lanes)));
   static SHORTHAUL_INLINE vec load(const value* from) {
-#if defined(__AVX2__)
+#if defined(__AVX2__) && SHORTHAUL_VECTOR_BYTES == 32
     if constexpr (lanes == 8) {
       __m128i bytes = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(from));
       return (vec)_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(bytes));
