@@ -115,8 +115,8 @@ METHODS = (
     ),
     (
         ConvProblem(19, 19, (1, 3, 3), groups=19, padding=((0, 0), (1, 1), (1, 1))),
-        "planar",
-        "depthwise",
+        "sliding",
+        "sliding",
     ),
     (
         ConvProblem(32, 32, (3, 2, 3), groups=32, stride=(1, 1, 2), dilation=(1, 3, 1)),
