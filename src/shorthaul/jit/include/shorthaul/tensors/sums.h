@@ -105,7 +105,7 @@ inline void reduce_columns(const Table<Stored>& table, const Segments<Id>& segme
     const auto* row = table[id] + column;
     [[maybe_unused]] const real factor =
         has_factor ? table.scale(id) * (weights == nullptr ? real{1} : weights[at]) : real{1};
-#pragma GCC unroll 8
+#pragma GCC unroll 16
     for (int v = 0; v < vectors; ++v) {
       vec value;
       if constexpr (is_part) value = load_part<Stored>(row, rest);
@@ -137,6 +137,10 @@ inline void reduce_segments(const Table<Stored>& table, const Segments<Id>& segm
         column += vectors * lanes;
       };
       using Whole = std::false_type;
+      // A plain sum needs no register but its sums': 128 floats in one pass over the segment.
+      if constexpr (!has_factor && std::is_same_v<Op, Sum>) {
+        while (column + 16 * lanes <= table.width) run(std::integral_constant<int, 16>{}, Whole{}, 0);
+      }
       while (column + 8 * lanes <= table.width) run(std::integral_constant<int, 8>{}, Whole{}, 0);
       if (column + 4 * lanes <= table.width) run(std::integral_constant<int, 4>{}, Whole{}, 0);
       if (column + 2 * lanes <= table.width) run(std::integral_constant<int, 2>{}, Whole{}, 0);
