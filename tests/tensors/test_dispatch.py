@@ -260,7 +260,9 @@ def compare(samples: Iterable[Any]) -> tuple[int, list[str]]:
         if not are_same(wanted, run_sample(operator, sample, unify=False)):
             continue  # it does not even agree with itself
         compared += 1
-        tolerance = 1e-5 if operator.name in OTHER_FORMULA else 0.0
+        is_wide = not any(getattr(each, "dtype", None) == torch.bfloat16 for each in wanted)
+        last_bits = 1e-5 if is_wide else 2e-2
+        tolerance = last_bits if operator.name in OTHER_FORMULA else 0.0
         got = run_sample(operator, sample, unify=True)
         if not are_same(wanted, got, tolerance):
             problems.append(f"{operator.name}{operator.variant_test_name}: {wanted} {got}"[:400])
