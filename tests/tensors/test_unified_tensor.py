@@ -205,6 +205,12 @@ def test_direct_paths() -> None:
         u.advise("hurry")
 
 
+def test_a_table_on_disk_takes_no_advice(tmp_path: Path) -> None:
+    u = sh.open(sh.save_features(tmp_path / "x.npy", ROWS).path)
+    with pytest.raises(RowArgumentError, match="sh.open"):
+        u.advise("random")
+
+
 def test_rows_are_written() -> None:
     u = sh.unified(ROWS.clone())
     rows = torch.full((2, 3), -5.0)

@@ -244,12 +244,15 @@ class UnifiedTensor(torch.Tensor):
     def advise(self, advice: str, **options: Any) -> None:
         """Tell the kernel how memory will be used: random, sequential, will_need, huge_pages, normal.
 
-        On disk it is the table that is told, where it takes advice.
+        Rows on disk are read past the kernel's cache, so there is nobody to advise: refused.
         """
         if not self.has_memory:
-            return self._table.advise(advice, **options)  # type: ignore[attr-defined,no-any-return]
+            raise RowArgumentError(
+                "the table of u.advise",
+                "in memory",
+                "one on disk: choose what of it is kept in memory by sh.open(path, cache=...)",
+            )
         advise_memory(self.plain(), advice, **options)
-        return None
 
     def stats(self) -> TableStats:
         """What has been asked of the table so far, and what it cost."""
