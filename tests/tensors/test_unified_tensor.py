@@ -207,7 +207,7 @@ def test_direct_paths() -> None:
 
 def test_a_table_on_disk_takes_no_advice(tmp_path: Path) -> None:
     u = sh.open(sh.save_features(tmp_path / "x.npy", ROWS).path)
-    with pytest.raises(RowArgumentError, match="sh.open"):
+    with pytest.raises(RowArgumentError, match=r"sh\.open"):
         u.advise("random")
 
 
