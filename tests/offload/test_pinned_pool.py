@@ -65,8 +65,8 @@ def test_memory_that_cuda_refuses_is_pageable_and_said() -> None:
         assert list(runtime.ranges) == [pinned.address]
         assert len(runtime.calls) == 2
         assert runtime.last_error == 0
-    fallback = next(each for each in taken_fallbacks() if each.what == "pinned buffers")
-    assert "out of memory" in fallback.reason
+    reasons = [each.reason for each in taken_fallbacks() if each.what == "pinned buffers"]
+    assert any("out of memory" in each for each in reasons)
 
 
 def test_the_disk_takes_pinned_buffers(tmp_path) -> None:

@@ -122,6 +122,13 @@ def show_tensors(stage: Stage) -> Outcome:
     return tensors.show_tensors(stage)
 
 
+def show_relational(stage: Stage) -> Outcome:
+    """R-GCN by plain PyTorch and by generated kernels."""
+    from shorthaul.cli.acts import relational
+
+    return relational.show_relational(stage)
+
+
 def _describe_transfer(count_bytes: int, bytes_per_second: float) -> str:
     return f"{format_bytes(count_bytes)} at {bytes_per_second / 1e9:.2f} GB/s"
 
@@ -131,6 +138,7 @@ ACTS = (
     Act("kernel", "A kernel, compiled and run", show_kernel),
     Act("storage", "Bytes to the disk and back", show_storage),
     Act("tensors", "GraphSAGE trained with features in memory, and on disk", show_tensors),
+    Act("relational", "R-GCN trained by plain PyTorch, and compiled", show_relational),
     Act("offload", "A GPT trained with activations in memory, and on disk", show_offload),
     Act("conv", "A CNN trained with PyTorch's convolutions, and in window order", show_conv),
 )

@@ -90,6 +90,8 @@ class CppPlan:
     source: CppSource
     names: Mapping[int, str]  # the function of each kernel, by its place in the plan
     loops: Mapping[int, LoopKernel]
+    outputs: frozenset[str]  # values that leave the layer, by the names of their memory
+    last_uses: Mapping[int, tuple[str, ...]]  # values that nobody needs after each kernel
     _loaded: list[Kernel] = field(default_factory=list)
 
     @property
@@ -141,7 +143,26 @@ def emit_plan(plan: Plan, dtype: torch.dtype, index_dtype: torch.dtype) -> CppPl
         tuple(functions),
         flags=("-fopenmp-simd",),
     )
-    return CppPlan(plan, dtype, index_dtype, source, names, loops)
+    outputs = frozenset(base_of(program, value) for value in program.output_values())
+    return CppPlan(
+        plan, dtype, index_dtype, source, names, loops, outputs, _find_last_uses(plan, outputs)
+    )
+
+
+def _find_last_uses(plan: Plan, outputs: frozenset[str]) -> dict[int, tuple[str, ...]]:
+    """Values that nobody needs after a kernel: their memory serves the next ones."""
+    stored = set(plan.stored)
+    last: dict[str, int] = {}
+    for number, work in enumerate(plan.forward + plan.backward):
+        is_forward = number < len(plan.forward)
+        for name in (*results_of(work), *operands_of(work, plan.program, stored)):
+            if name not in outputs and not (is_forward and name in plan.saved):
+                last[name] = number
+    found: dict[int, tuple[str, ...]] = {}
+    for name, number in last.items():
+        if plan.program[name].operation != "input":
+            found[number] = (*found.get(number, ()), name)
+    return found
 
 
 def _find_exported(plan: Plan) -> set[str]:
@@ -240,7 +261,6 @@ class Run:
         return whole.reshape(whole.shape[0], *step.shape)
 
     def _run(self, numbers: range) -> None:
-        last = self._find_last_uses(numbers)
         for number in numbers:
             work = self.plan.works[number]
             if isinstance(work, TorchStep):
@@ -251,30 +271,13 @@ class Run:
                 self._run_outer(number, work)
             else:
                 self._run_loop(number, work)
-            for name in last.get(number, ()):
+            for name in self.plan.last_uses.get(number, ()):
                 self.values.pop(name, None)
-
-    def _find_last_uses(self, numbers: range) -> dict[int, list[str]]:
-        """Values that nobody needs after a kernel: their memory serves the next ones."""
-        keep = {base_of(self.program, each) for each in self.program.output_values()}
-        keep |= set(self.plan.plan.saved) if numbers.start == 0 else set()
-        last: dict[str, int] = {}
-        stored = set(self.plan.plan.stored)
-        for number in numbers:
-            work = self.plan.works[number]
-            for name in (*results_of(work), *operands_of(work, self.program, stored)):
-                last[name] = number
-        found: dict[int, list[str]] = {}
-        for name, number in last.items():
-            if name not in keep and self.program[name].operation != "input":
-                found.setdefault(number, []).append(name)
-        return found
 
     def _empty(self, name: str) -> torch.Tensor:
         step = self.program[name]
         rows = self.topology.rows(step.space)
-        is_output = name in {base_of(self.program, v) for v in self.program.output_values()}
-        made = empty_rows((rows, *step.shape), self.plan.dtype, is_output)
+        made = empty_rows((rows, *step.shape), self.plan.dtype, name in self.plan.outputs)
         self.values[name] = made
         return made
 
