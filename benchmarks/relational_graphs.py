@@ -9,7 +9,7 @@ import torch
 from shorthaul.graphs import RelationalGraph
 
 DATA = Path(__file__).parent.parent.parent / "shared" / "data"
-NAMES = ("aifb", "mutag", "wn18rr", "fb15k-237", "am_kgbench")
+NAMES = ("aifb", "mutag", "wn18rr", "fb15k-237")
 
 
 def load_graph(name: str) -> RelationalGraph:
@@ -17,8 +17,6 @@ def load_graph(name: str) -> RelationalGraph:
     folder = DATA / name
     if name in ("aifb", "mutag"):
         graph = RelationalGraph.read(next(iter(sorted(folder.glob("*.nt.gz")))))
-    elif name == "am_kgbench":
-        graph = RelationalGraph.read(folder / "triples.int.csv.gz")
     else:
         parts = [
             RelationalGraph.read(folder / f"{part}2id.txt") for part in ("train", "valid", "test")
