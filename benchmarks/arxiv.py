@@ -49,3 +49,13 @@ def shuffled_batches(ids: torch.Tensor, size: int, seed: int) -> list[torch.Tens
     """`ids` in an order that the seed fixes, `size` at a time."""
     order = torch.randperm(len(ids), generator=torch.Generator().manual_seed(seed))
     return list(ids[order].split(size))
+
+
+def start_alike(model: torch.nn.Module) -> None:
+    """The same initial distribution whatever the library: Glorot's for matrices, zero for biases."""
+    torch.manual_seed(0)
+    for parameter in model.parameters():
+        if parameter.dim() > 1:
+            torch.nn.init.xavier_uniform_(parameter, torch.nn.init.calculate_gain("relu"))
+        else:
+            torch.nn.init.zeros_(parameter)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
-from arxiv import CLASSES, load_arxiv
+from arxiv import CLASSES, load_arxiv, start_alike
 from torch import nn
 
 SIZE, FAN_OUTS, WIDTH, RATE = 1024, [15, 10, 5], 64, 3e-3
@@ -20,6 +20,7 @@ WIDTHS = (128, WIDTH, WIDTH, CLASSES)
 
 def train(model: nn.Module, batches: Iterable[tuple[Any, torch.Tensor]]) -> dict[str, float]:
     """Train on (what the model takes, labels)."""
+    start_alike(model)
     optimiser = torch.optim.Adam(model.parameters(), RATE)
     right: list[float] = []
     for inputs, labels in batches:

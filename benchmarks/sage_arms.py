@@ -24,7 +24,7 @@ from torch import nn
 
 if str(Path(__file__).parents[1]) not in sys.path:  # served by `arm_server.py`, from its own folder
     sys.path.append(str(Path(__file__).parents[1]))
-from benchmarks.arxiv import CLASSES, Arxiv, load_arxiv, shuffled_batches
+from benchmarks.arxiv import CLASSES, Arxiv, load_arxiv, shuffled_batches, start_alike
 from shorthaul.graphs import Block, MiniBatchLoader, NeighbourSampler, RelationalGraph
 from shorthaul.tensors import open as open_table
 
@@ -53,8 +53,8 @@ class SAGE(nn.Module):
 
 def train(batches: Iterable[tuple[Any, torch.Tensor, torch.Tensor]]) -> dict[str, float]:
     """Train on (blocks, features, labels); the accuracy on the last third, before learning it."""
-    torch.manual_seed(0)
     model = SAGE(128, WIDTH, WIDTH, CLASSES)
+    start_alike(model)
     optimiser = torch.optim.Adam(model.parameters(), RATE)
     right: list[float] = []
     for blocks, features, labels in batches:
