@@ -18,78 +18,70 @@ from __future__ import annotations
 
 from typing import Any
 
-from shorthaul.relational.operations import broadcast_shapes
-from shorthaul.relational.spaces import Space, find_way
-from shorthaul.relational.symbols import (
+from shorthaul.relational.expressions import (
     Expression,
-    WeightSlice,
     as_expression,
     combine,
+    fail,
     group_way,
+    multiply_matrix,
     ordered_spaces,
     reduce_edges,
     spread,
 )
+from shorthaul.relational.spaces import Space
 
 
 def linear(x: Any, weight: Any) -> Expression:
-    """x times a weight: `linear(e.source.x, weight[e.relation])`. With heads: (heads, in) by (heads, in, out)."""
-    x = as_expression(x)
-    recorder = x._recorder
-    way: str | None
-    if isinstance(weight, WeightSlice):
-        way = weight.index.way
-        if way == "type" and x._space is Space.EDGE:
-            raise recorder.fail(
-                "an edge's value was multiplied by a weight of a node type",
-                "compute it in a loop over nodes and read it as e.source.<name>",
-            )
-        value = weight._value
-    else:
-        matrix = as_expression(weight)
-        value = matrix._value
-        way = None if matrix._space is x._space else find_way(x._space, matrix._space)
-        if way is None and matrix._space is not x._space:
-            raise recorder.fail(
-                f"a value per {x._space.value} was multiplied by a weight per {matrix._space.value}",
-                "slice the weight by what the value has: weight[e.relation], weight[n.type]",
-            )
-    return recorder.add("linear", x._value, value, way=way, transposed=False)
+    """x times a weight: `linear(e.source.x, weight[e.relation])`, also `e.source.x @ weight[e.relation]`.
+
+    With heads: (heads, in) by (heads, in, out).
+    """
+    return multiply_matrix(x, weight)
 
 
 def dot(left: Any, right: Any) -> Expression:
     """The inner product along the last dimension, which stays with width 1."""
     product = combine("multiply", left, right)
+    if not product.shape:
+        raise fail("an inner product of single numbers", "multiply them with *")
     return product._recorder.add("sum", product._value, axes=(len(product.shape) - 1,))
 
 
 def outer(left: Any, right: Any) -> Expression:
     """The outer product of two vectors."""
     left, right = as_expression(left), as_expression(right)
+    if not left.shape or not right.shape:
+        raise fail("an outer product of single numbers", "multiply them with *")
     return left.reshape(*left.shape, 1) * right.reshape(*right.shape[:-1], 1, right.shape[-1])
 
 
 def concat(*values: Any) -> Expression:
     """Values side by side along the last dimension."""
     parts = [as_expression(value) for value in values]
+    if not parts or any(not part.shape for part in parts):
+        raise fail(
+            "only values with a width can be put side by side", "give numbers one: x.reshape(1)"
+        )
     space = max((part._space for part in parts), key=ordered_spaces)
     spreaded = [spread(part, space) for part in parts]
     axis = len(spreaded[0].shape) - 1
     return parts[0]._recorder.add("concat", *(part._value for part in spreaded), axis=axis)
 
 
-def reduce_sum(value: Any) -> Expression:
-    """The sum over all incoming edges of each target."""
-    return reduce_edges(value, "sum")
+def reduce_sum(value: Any, within: str = "target") -> Expression:
+    """The sum over all incoming edges of each target; within a relation: for every edge."""
+    return reduce_edges(value, "sum", within)
 
 
-def reduce_mean(value: Any) -> Expression:
-    """The mean over all incoming edges of each target; 0 where there are none."""
+def reduce_mean(value: Any, within: str = "target") -> Expression:
+    """The mean over the incoming edges, 0 where there are none; within a relation: for every edge."""
     value = spread(as_expression(value), Space.EDGE)
     recorder = value._recorder
-    count = recorder.add("count", of=Space.EDGE, way="target")
-    counts = recorder.add("expand", count._value, to=Space.EDGE, way="target")
-    return reduce_edges(value / counts, "sum")
+    way = group_way(recorder, within)
+    count = recorder.add("count", of=Space.EDGE, way=way)
+    counts = recorder.add("expand", count._value, to=Space.EDGE, way=way)
+    return reduce_edges(value / counts, "sum", within)
 
 
 def reduce_max(value: Any, within: str = "target") -> Expression:
@@ -118,6 +110,8 @@ def softmax(value: Any, within: str = "target") -> Expression:
 def dropout(value: Any, probability: float) -> Expression:
     """Zero with `probability`, else scaled up; only while training, from the layer's seed."""
     value = as_expression(value)
+    if not isinstance(probability, int | float) or not 0 <= probability < 1:
+        raise fail(f"dropout with probability {probability!r}", "a number from 0 up to 1, below it")
     recorder = value._recorder
     recorder.streams += 1
     mask = recorder.add(
@@ -135,6 +129,8 @@ def layer_norm(
 ) -> Expression:
     """Zero mean and unit variance along the last dimension, then scaled and shifted."""
     value = as_expression(value)
+    if not value.shape or not value.shape[-1]:
+        raise fail("layer_norm of a value without a width", "give it a value with several elements")
     axes, width = (len(value.shape) - 1,), value.shape[-1]
     recorder = value._recorder
     mean = recorder.add("sum", value._value, axes=axes) / width
@@ -171,9 +167,21 @@ tanh = _unary("tanh", "The hyperbolic tangent of each element.")
 positive = _unary("step", "1 where an element is above 0, else 0; no gradient passes.")
 
 
-def total(value: Any, *axes: int) -> Expression:
-    """The sum along dimensions of one row, which stay with width 1."""
+def softplus(value: Any) -> Expression:
+    """log(1 + exp(x)), which never overflows."""
     value = as_expression(value)
+    return relu(value) + log(exp(-absolute(value)) + 1.0)
+
+
+def total(value: Any, *axes: int) -> Expression:
+    """The sum along dimensions of one row, which stay with width 1; without any, along all."""
+    value = as_expression(value)
+    axes = axes or tuple(range(len(value.shape)))
+    if any(not 0 <= axis < len(value.shape) for axis in axes):
+        raise fail(
+            f"total along {axes} of a row of {value.shape or 'one number'}",
+            f"dimensions of one row are numbered from 0 to {len(value.shape) - 1}",
+        )
     return value._recorder.add("sum", value._value, axes=tuple(sorted(axes)))
 
 
@@ -186,6 +194,4 @@ def leaky_relu(value: Any, slope: float = 0.2) -> Expression:
 def broadcast(value: Any, *shape: int) -> Expression:
     """`value` repeated to these widths."""
     value = as_expression(value)
-    return value._recorder.add(
-        "broadcast", value._value, shape=broadcast_shapes(value.shape, shape)
-    )
+    return value._recorder.add("broadcast", value._value, shape=tuple(shape))

@@ -9,9 +9,10 @@ from typing import Any
 
 from shorthaul.errors import LayerLanguageError
 from shorthaul.relational.declarations import Declaration
+from shorthaul.relational.expressions import Expression, Recorder
 from shorthaul.relational.ir import Program, drop_unused
 from shorthaul.relational.spaces import Space
-from shorthaul.relational.symbols import Expression, GraphSymbol, Recorder, WeightArgument
+from shorthaul.relational.symbols import FeatureArgument, GraphSymbol, WeightArgument
 
 
 def read_declarations(function: Callable[..., Any]) -> dict[str, Declaration]:
@@ -53,13 +54,13 @@ def trace(
         value = recorder.make.input(name, shape, declaration.space, declaration.kind)
         if declaration.kind == "weight":
             arguments[name] = WeightArgument(recorder, value)
-        elif declaration.kind == "node":
-            recorder.node_values[name] = value
-        else:
-            recorder.edge_values[name] = value
-    # Node and edge features are read through symbols, so the function is given None for them.
+            continue
+        values = recorder.node_values if declaration.kind == "node" else recorder.edge_values
+        values[name] = value
+        arguments[name] = FeatureArgument(recorder, name, declaration.kind)
     given = {name: arguments.get(name) for name in declarations}
-    result = function(GraphSymbol(recorder), **given, **(options or {}))
+    with recorder:
+        result = function(GraphSymbol(recorder), **given, **(options or {}))
     outputs = _read_result(recorder, result)
     return _rename(drop_unused(recorder.make.build(outputs)), recorder.names)
 

@@ -1,0 +1,68 @@
+"""Values while a layer is recorded: how they meet, and what they refuse."""
+
+import pytest
+
+from shorthaul.errors import LayerLanguageError
+from shorthaul.relational.expressions import (
+    Expression,
+    Recorder,
+    as_expression,
+    combine,
+    ordered_spaces,
+    reduce_edges,
+    spread,
+)
+from shorthaul.relational.spaces import Space
+from shorthaul.relational.symbols import EdgeSymbol, NodeSymbol
+
+
+@pytest.fixture
+def recorder():
+    recorder = Recorder("small", __file__)
+    recorder.node_values["x"] = recorder.make.input("x", (4,), Space.NODE, "node")
+    recorder.make.input("bias", (4,), Space.ONE, "weight")
+    return recorder
+
+
+def test_a_value_is_spread_to_meet_another(recorder):
+    edge = EdgeSymbol(recorder)
+    bias = Expression(recorder, "bias")
+    assert combine("add", bias, edge.source.x)._space is Space.EDGE
+    assert (1 + edge.target.x * 2)._space is Space.EDGE
+    assert ordered_spaces(Space.ONE) < ordered_spaces(Space.EDGE)
+
+
+def test_a_nodes_value_needs_an_end(recorder):
+    with pytest.raises(LayerLanguageError, match="say which node is meant"):
+        spread(Expression(recorder, "x"), Space.EDGE)
+
+
+def test_reductions_give_values_of_targets_or_of_edges(recorder):
+    edge = EdgeSymbol(recorder)
+    assert reduce_edges(edge.source.x, "sum")._space is Space.TARGET
+    assert reduce_edges(edge.source.x, "max", "relation")._space is Space.EDGE
+
+
+def test_reshaping_finds_the_missing_width(recorder):
+    value = NodeSymbol(recorder, Space.NODE).x
+    assert value.reshape(2, -1).shape == (2, 2)
+    with pytest.raises(LayerLanguageError, match="cannot be reshaped"):
+        value.reshape(3, -1)
+    with pytest.raises(LayerLanguageError, match="one -1 at most"):
+        value.reshape(-1, -1)
+    with pytest.raises(LayerLanguageError, match="do not make up"):
+        value.split(1, 1)
+
+
+def test_powers_are_products(recorder):
+    value = NodeSymbol(recorder, Space.NODE).x
+    assert repr(value**2).startswith("multiply = multiply x, x")
+    assert repr(value**0.5).startswith("sqrt = sqrt x")
+    assert value**1 is value
+    assert repr(abs(value)).startswith("absolute")
+
+
+def test_only_values_are_values(recorder):
+    with recorder, pytest.raises(LayerLanguageError, match="got str 'x'") as caught:
+        as_expression("x")
+    assert "test_expressions.py:" in str(caught.value)
