@@ -22,7 +22,6 @@ from shorthaul.jit import (
     ThreadsArgument,
     load_kernel,
 )
-from shorthaul.relational.backends import reference
 from shorthaul.relational.backends.emit_products import (
     ROWS_PER_OUTER_TILE,
     ROWS_PER_TILE,
@@ -30,21 +29,17 @@ from shorthaul.relational.backends.emit_products import (
     emit_product,
 )
 from shorthaul.relational.backends.emit_row_loop import LoopKernel, emit_row_loop
-from shorthaul.relational.ir import Program
-from shorthaul.relational.lowering import (
-    ALIASES,
-    OuterSum,
-    Plan,
-    Product,
-    RowLoop,
-    TorchStep,
-    Work,
-    base_of,
-    operands_of,
-    results_of,
+from shorthaul.relational.backends.run import (
+    WIDE,
+    BackendPlan,
+    PlanRun,
+    find_exported,
+    find_last_uses,
+    find_outputs,
+    kernel_name,
 )
+from shorthaul.relational.lowering import OuterSum, Plan, Product, RowLoop, TorchStep
 from shorthaul.relational.random_stream import start_state
-from shorthaul.relational.topology import Topology
 from shorthaul.relational.workspace import empty_rows
 
 _NUMBERS = {
@@ -53,7 +48,6 @@ _NUMBERS = {
     torch.bfloat16: "BFloat16",
     torch.float16: "Float16",
 }
-_WIDE = {torch.bfloat16: torch.float32, torch.float16: torch.float32}
 
 _PREAMBLE = """\
 // {title}
@@ -81,23 +75,13 @@ using shorthaul::silu_slope;
 
 
 @dataclass(frozen=True)
-class CppPlan:
+class CppPlan(BackendPlan):
     """A plan with its generated source."""
 
-    plan: Plan
-    dtype: torch.dtype
-    index_dtype: torch.dtype
     source: CppSource
     names: Mapping[int, str]  # the function of each kernel, by its place in the plan
     loops: Mapping[int, LoopKernel]
-    outputs: frozenset[str]  # values that leave the layer, by the names of their memory
-    last_uses: Mapping[int, tuple[str, ...]]  # values that nobody needs after each kernel
     _loaded: list[Kernel] = field(default_factory=list)
-
-    @property
-    def works(self) -> tuple[Work, ...]:
-        """Forward and backward kernels in one list."""
-        return self.plan.forward + self.plan.backward
 
     def kernel(self) -> Kernel:
         """The compiled functions; compiled at the first use."""
@@ -112,13 +96,11 @@ def emit_plan(plan: Plan, dtype: torch.dtype, index_dtype: torch.dtype) -> CppPl
     texts, functions = [], []
     names: dict[int, str] = {}
     loops: dict[int, LoopKernel] = {}
-    exported = _find_exported(plan)
+    exported = find_exported(plan)
     for number, work in enumerate(plan.forward + plan.backward):
         if isinstance(work, TorchStep):
             continue
-        direction = "forward" if number < len(plan.forward) else "backward"
-        name = f"{program.name}_{direction}_{number}_{results_of(work)[-1]}"
-        names[number] = name
+        name = names[number] = kernel_name(plan, number)
         if isinstance(work, RowLoop):
             loops[number] = emit_row_loop(name, work, program, plan.stored, exported)
             texts.append(loops[number].text)
@@ -143,35 +125,9 @@ def emit_plan(plan: Plan, dtype: torch.dtype, index_dtype: torch.dtype) -> CppPl
         tuple(functions),
         flags=("-fopenmp-simd",),
     )
-    outputs = frozenset(base_of(program, value) for value in program.output_values())
     return CppPlan(
-        plan, dtype, index_dtype, source, names, loops, outputs, _find_last_uses(plan, outputs)
+        plan, dtype, index_dtype, find_outputs(plan), find_last_uses(plan), source, names, loops
     )
-
-
-def _find_last_uses(plan: Plan, outputs: frozenset[str]) -> dict[int, tuple[str, ...]]:
-    """Values that nobody needs after a kernel: their memory serves the next ones."""
-    stored = set(plan.stored)
-    last: dict[str, int] = {}
-    for number, work in enumerate(plan.forward + plan.backward):
-        is_forward = number < len(plan.forward)
-        for name in (*results_of(work), *operands_of(work, plan.program, stored)):
-            if name not in outputs and not (is_forward and name in plan.saved):
-                last[name] = number
-    found: dict[int, tuple[str, ...]] = {}
-    for name, number in last.items():
-        if plan.program[name].operation != "input":
-            found[number] = (*found.get(number, ()), name)
-    return found
-
-
-def _find_exported(plan: Plan) -> set[str]:
-    """The stored values that another kernel, the caller or the backward pass reads."""
-    program = plan.program
-    found = {base_of(program, value) for value in program.output_values()} | set(plan.saved)
-    for work in plan.forward + plan.backward:
-        found |= operands_of(work, program, set(plan.stored))
-    return found
 
 
 def _tensor(name: str, dtype: torch.dtype, **options: bool) -> TensorArgument:
@@ -222,59 +178,20 @@ def _outer_function(name: str, dtype: torch.dtype, index: torch.dtype) -> Functi
             _tensor("gather_y", index, is_optional=True),
             _tensor("x", dtype),
             _tensor("y", dtype),
-            _tensor("partial", _WIDE.get(dtype, dtype), is_written=True),
+            _tensor("partial", WIDE.get(dtype, dtype), is_written=True),
             _tensor("out", dtype, is_written=True),
             ThreadsArgument(),
         ),
     )
 
 
-class Run:
-    """One call of a plan: the values so far, and the kernels that make more."""
+class Run(PlanRun):
+    """One call of a plan by its compiled functions."""
 
-    def __init__(
-        self, plan: CppPlan, topology: Topology, values: dict[str, torch.Tensor], seed: int
-    ) -> None:
-        self.plan, self.topology, self.values, self.seed = plan, topology, values, seed
-        self.program: Program = plan.plan.program
+    plan: CppPlan
 
-    def forward(self) -> None:
-        """Run the forward kernels."""
-        self._run(range(len(self.plan.plan.forward)))
-
-    def backward(self) -> None:
-        """Run the backward kernels; the values they need are there."""
-        works = self.plan.works
-        self._run(range(len(self.plan.plan.forward), len(works)))
-
-    def value(self, name: str) -> torch.Tensor:
-        """A stored value with its own shape."""
-        found = self.values.get(name)
-        if found is not None:
-            return found
-        step = self.program[name]
-        if step.operation not in ALIASES:
-            raise KeyError(f"{name} has not been made")
-        whole = self.value(step.operands[0])
-        if step.operation == "restrict":
-            return whole[: self.topology.num_targets]
-        return whole.reshape(whole.shape[0], *step.shape)
-
-    def _run(self, numbers: range) -> None:
-        for number in numbers:
-            work = self.plan.works[number]
-            if isinstance(work, TorchStep):
-                self._run_torch(work)
-            elif isinstance(work, Product):
-                self._run_product(number, work)
-            elif isinstance(work, OuterSum):
-                self._run_outer(number, work)
-            else:
-                self._run_loop(number, work)
-            for name in self.plan.last_uses.get(number, ()):
-                self.values.pop(name, None)
-
-    def _empty(self, name: str) -> torch.Tensor:
+    def empty(self, name: str) -> torch.Tensor:
+        """Memory of the pool, unless the value leaves the layer."""
         step = self.program[name]
         rows = self.topology.rows(step.space)
         made = empty_rows((rows, *step.shape), self.plan.dtype, name in self.plan.outputs)
@@ -283,17 +200,6 @@ class Run:
 
     def _call(self, number: int, *arguments: Any) -> None:
         getattr(self.plan.kernel(), self.plan.names[number])(*arguments)
-
-    def _run_torch(self, work: TorchStep) -> None:
-        step = self.program[work.step]
-        if step.operation == "count":
-            self.values[step.name] = self.topology.count(step["of"], step["way"], self.plan.dtype)
-            return
-        operands = [self.value(each) for each in step.operands]
-        like = operands[0] if operands else torch.empty(0, dtype=self.plan.dtype)
-        self.values[step.name] = reference.run_step(
-            step, self.program, self.topology, operands, like, self.seed
-        ).contiguous()
 
     def _run_product(self, number: int, work: Product) -> None:
         step, x = self.program[work.step], self.program[work.x.value]
@@ -310,7 +216,7 @@ class Run:
             gather,
             self.value(x.name),
             self.value(work.weight),
-            self._empty(step.name),
+            self.empty(step.name),
         )
 
     def _run_outer(self, number: int, work: OuterSum) -> None:
@@ -323,7 +229,7 @@ class Run:
             None if side.way is None else self.topology.way(space, side.way)
             for side in (work.x, work.y)
         ]
-        wide = _WIDE.get(self.plan.dtype, self.plan.dtype)
+        wide = WIDE.get(self.plan.dtype, self.plan.dtype)
         self._call(
             number,
             tiles.limits,
@@ -335,7 +241,7 @@ class Run:
             self.value(work.x.value),
             self.value(work.y.value),
             empty_rows((count, *step.shape), wide, False),
-            self._empty(step.name),
+            self.empty(step.name),
         )
 
     def _run_loop(self, number: int, work: RowLoop) -> None:
@@ -358,7 +264,7 @@ class Run:
             arguments = [chunks, chunks.numel() - 1]
             if work.fine is not None and work.way is not None:
                 arguments += list(self.topology.members(work.fine, work.way))
-            outputs = [self._empty(name) for name in loop.results]
+            outputs = [self.empty(name) for name in loop.results]
         arguments += [self.topology.way(space, way) for space, way in loop.ways]
         arguments += [self.value(name) for name in loop.leaves]
         arguments += outputs
@@ -366,5 +272,5 @@ class Run:
         self._call(number, *arguments, self.topology.num_targets)
         if work.space.is_small:
             for name, partial in zip(loop.results, outputs, strict=True):
-                total = self._empty(name).zero_()
+                total = self.empty(name).zero_()
                 total.index_add_(0, tiles.owners, partial)
