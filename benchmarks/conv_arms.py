@@ -11,9 +11,9 @@ from torch import Tensor
 
 from benchmarks.answer import Answer
 from benchmarks.measure import Arm, Measured
-from shorthaul.cli.trials.peaks import Rates, measure_multiply_adds
 from shorthaul.conv import conv1d, conv2d, conv3d
 from shorthaul.conv.problem import ConvProblem, Triple
+from shorthaul.jit.peaks import Rates, measure_multiply_adds
 
 EAGER = "PyTorch eager"
 PREPACKED = "oneDNN prepacked"  # what torch.compile with freezing calls

@@ -45,9 +45,9 @@ def test_quick_json_has_everything_but_measurements(shorthaul) -> None:
 
 
 def test_measurements_are_figures(shorthaul, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("shorthaul.cli.trials.peaks.SMALLEST_STREAM_BYTES", 2**20)
-    monkeypatch.setattr("shorthaul.cli.trials.peaks.BEYOND_CACHE", 0)
-    monkeypatch.setattr("shorthaul.cli.trials.peaks.RUN_SECONDS", 1e-5)
+    monkeypatch.setattr("shorthaul.jit.peaks.SMALLEST_STREAM_BYTES", 2**20)
+    monkeypatch.setattr("shorthaul.jit.peaks.BEYOND_CACHE", 0)
+    monkeypatch.setattr("shorthaul.jit.peaks.RUN_SECONDS", 1e-5)
     monkeypatch.setattr("shorthaul.cli.trials.disk.LARGEST_FILE_BYTES", 16 * 2**20)
     document = read(shorthaul("doctor", "--json"))
     facts = {each["name"]: each["facts"] for each in document["findings"]}

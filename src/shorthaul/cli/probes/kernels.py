@@ -138,7 +138,7 @@ def describe_openmp(runtime: str | None, mapped: tuple[str, ...]) -> Finding:
 
 def measure_arithmetic() -> Finding:
     """Floating operations per second when nothing but arithmetic is done."""
-    from shorthaul.cli.trials.peaks import measure_multiply_adds
+    from shorthaul.jit.peaks import measure_multiply_adds
 
     noise = listen_for_others()
     rates = measure_multiply_adds()
@@ -158,7 +158,7 @@ def measure_arithmetic() -> Finding:
 
 def measure_memory_bandwidth() -> Finding:
     """Bytes per second to and from memory, beyond the caches."""
-    from shorthaul.cli.trials.peaks import choose_stream_bytes, measure_memory
+    from shorthaul.jit.peaks import choose_stream_bytes, measure_memory
 
     available_bytes = machine.read_available_bytes(_read(Path("/proc/meminfo")))
     cache_bytes = machine.read_last_level_cache_bytes()

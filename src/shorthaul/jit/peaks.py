@@ -17,15 +17,15 @@ from dataclasses import dataclass
 
 import torch
 
-from shorthaul.jit import (
+from shorthaul.jit.kernel import load_kernel
+from shorthaul.jit.runtime import kernel_threads
+from shorthaul.jit.source import (
     CppSource,
     DimensionArgument,
     Function,
     NumberArgument,
     TensorArgument,
-    load_kernel,
 )
-from shorthaul.jit.runtime import kernel_threads
 
 # An FMA unit starts one operation per cycle and answers four or five cycles later, and processors
 # have two (x86) or four (ARM servers) of them: 8 to 20 chains must be under way. 12 chains and two

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from shorthaul.cli.trials import peaks
-from shorthaul.cli.trials.peaks import (
+from shorthaul.jit import load_kernel, peaks
+from shorthaul.jit.peaks import (
     CHAINS,
     choose_steps,
     choose_stream_bytes,
@@ -14,7 +14,6 @@ from shorthaul.cli.trials.peaks import (
     measure_memory,
     measure_multiply_adds,
 )
-from shorthaul.jit import load_kernel
 
 GOLDEN = """\
 // 2 independent chains of multiply-adds on full vectors: as many floating operations as the
