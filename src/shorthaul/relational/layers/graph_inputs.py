@@ -1,22 +1,43 @@
-"""Whatever people call a graph, as a `RelationalGraph`: built once for the same tensors."""
+"""Whatever people call a graph, as a `RelationalGraph`: built once for the same objects.
+
+========================  ==========================================================================
+`RelationalGraph`         as it is
+`edge_index`              PyG's (2, edges), with `edge_type`, and a pair of features where sources and
+                          targets are apart
+`adj_t`                   transposed and sparse, of torch or torch_sparse; its values are relations
+`Block`                   a sampled layer of `shorthaul.graphs`; its targets come first
+DGL graph or block        relations as a tensor, in the order of its edge ids, or its own
+========================  ==========================================================================
+"""
 
 from __future__ import annotations
 
-import weakref
-from collections import OrderedDict
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
 
-from shorthaul.graphs import RelationalGraph
+from shorthaul.errors import LayerArgumentError
+from shorthaul.graphs import Block, RelationalGraph
+from shorthaul.graphs.edge_tensors import require_range
+from shorthaul.relational.layers.kept_graphs import keep_graph
 
-KEPT_GRAPHS = 16  # a model sees few full graphs; mini-batches come and go
+__all__ = ["LayerInput", "find_graph", "find_typed_graph", "glorot", "keep_graph", "read_input"]
 
-_kept: OrderedDict[Any, tuple[tuple[weakref.ref[torch.Tensor], ...], RelationalGraph]] = (
-    OrderedDict()
-)
+
+class LayerInput(NamedTuple):
+    """What a layer computes on."""
+
+    graph: RelationalGraph
+    sources: torch.Tensor  # a row per node of the graph
+    targets: torch.Tensor | None  # where they are apart; None: the first rows of `sources`
+    num_targets: int | None  # None: every node is one
+
+
+class _Found(NamedTuple):
+    graph: RelationalGraph
+    num_targets: int | None
 
 
 def glorot(parameter: torch.Tensor) -> None:
@@ -25,24 +46,47 @@ def glorot(parameter: torch.Tensor) -> None:
     nn.init.uniform_(parameter, -limit, limit)
 
 
+def read_input(
+    x: Any, edges: Any, edge_type: Any, num_relations: int, num_targets: int | None = None
+) -> LayerInput:
+    """The graph of `edges` in any form, with features of all nodes, or of (sources, targets).
+
+    Sources and targets that are apart have ids of their own, from 0 on. The graph has as many nodes
+    as the larger side, so that no features are copied, and its targets are the first of them.
+    """
+    if isinstance(x, torch.Tensor):
+        found = _find(edges, edge_type, x.shape[0], num_relations)
+        return LayerInput(found.graph, x, None, found.num_targets)
+    source, target = x
+    if isinstance(edges, RelationalGraph):
+        raise LayerArgumentError(
+            "a pair of features was given with a RelationalGraph, which numbers all nodes alike",
+            "pass edge_index, or one tensor of features",
+        )
+    if num_targets is None:  # without features of targets, PyG takes them to be as many as sources
+        num_targets = (source if target is None else target).shape[0]
+    counts = source.shape[0], num_targets
+    if isinstance(edges, Block) or _is_dgl(edges):  # the targets are the first sources
+        found = _find(edges, edge_type, counts[0], num_relations)
+    else:
+        found = _Found(_find_bipartite(edges, edge_type, *counts, num_relations), counts[1])
+    missing = found.graph.num_nodes - counts[0]
+    if missing > 0:
+        source = nn.functional.pad(source, (0, 0, 0, missing))
+    return LayerInput(found.graph, source, target, found.num_targets)
+
+
 def find_graph(
-    edge_index: torch.Tensor | RelationalGraph,
-    edge_type: torch.Tensor | None,
-    num_nodes: int,
-    num_relations: int,
+    edges: Any, edge_type: torch.Tensor | None, num_nodes: int, num_relations: int
 ) -> RelationalGraph:
-    """The graph of PyG's `edge_index` and `edge_type`, kept while the tensors live unchanged."""
-    if isinstance(edge_index, RelationalGraph):
-        return edge_index
-    tensors = [edge_index] + ([] if edge_type is None else [edge_type])
-    key = (num_nodes, num_relations, *_identify(tensors))
-    return _keep(
-        key,
-        tensors,
-        lambda: RelationalGraph.from_edge_index(
-            edge_index, edge_type, num_nodes=num_nodes, num_relations=num_relations
-        ),
-    )
+    """The graph of `edges` in any form but a block's, kept while the caller's objects live unchanged."""
+    found = _find(edges, edge_type, num_nodes, num_relations)
+    if found.num_targets is not None:
+        raise LayerArgumentError(
+            f"a block of {found.num_targets:,} targets was given to a layer for whole graphs",
+            "pass the graph of the block's edges: `block.edge_index()`",
+        )
+    return found.graph
 
 
 def find_typed_graph(
@@ -51,33 +95,135 @@ def find_typed_graph(
     relations: tuple[tuple[str, str, str], ...],
 ) -> RelationalGraph:
     """The graph of one `edge_index` per relation; relations that are not given have no edges."""
+    given = tuple(each for each in relations if each in edges)
     empty = torch.empty(2, 0, dtype=torch.int64)
-    tensors = [edges.get(relation, empty) for relation in relations]
-    key = (tuple(nodes_per_type.items()), relations, *_identify(tensors))
-    return _keep(
-        key,
-        tensors,
-        lambda: RelationalGraph.from_typed_edges(
-            dict(zip(relations, tensors, strict=True)), nodes_per_type
-        ),
-    )
+
+    def make() -> RelationalGraph:
+        return RelationalGraph.from_typed_edges(
+            {each: _as_edge_index(edges.get(each, empty))[0] for each in relations}, nodes_per_type
+        )
+
+    facts = ("typed", tuple(nodes_per_type.items()), relations, given)
+    return keep_graph(facts, [edges[each] for each in given], make)
 
 
-def _identify(tensors: list[torch.Tensor]) -> tuple[Any, ...]:
-    return tuple(
-        (id(each), each.data_ptr(), tuple(each.shape), -1 if each.is_inference() else each._version)
-        for each in tensors
-        if each.numel()
-    )
+def _find(edges: Any, edge_type: Any, num_nodes: int, num_relations: int) -> _Found:
+    if isinstance(edges, RelationalGraph):
+        return _Found(edges, None)
+    if isinstance(edges, Block):
+        return _Found(_find_block(edges, num_relations), edges.num_targets)
+    if _is_dgl(edges):
+        return _find_dgl(edges, edge_type, num_relations)
+
+    def make() -> RelationalGraph:
+        edge_index, relation = _read_edges(edges, edge_type, num_relations)
+        return RelationalGraph.from_edge_index(
+            edge_index, relation, num_nodes=num_nodes, num_relations=num_relations
+        )
+
+    facts = ("edges", num_nodes, num_relations)
+    return _Found(keep_graph(facts, _owners(edges, edge_type), make), None)
 
 
-def _keep(key: Any, tensors: list[torch.Tensor], make: Any) -> RelationalGraph:
-    found = _kept.get(key)
-    if found is not None and all(each() is not None for each in found[0]):
-        _kept.move_to_end(key)
-        return found[1]
-    graph: RelationalGraph = make()
-    _kept[key] = (tuple(weakref.ref(each) for each in tensors if each.numel()), graph)
-    while len(_kept) > KEPT_GRAPHS:
-        _kept.popitem(last=False)
-    return graph
+def _find_bipartite(
+    edges: Any, edge_type: Any, num_sources: int, num_targets: int, num_relations: int
+) -> RelationalGraph:
+    def make() -> RelationalGraph:
+        edge_index, relation = _read_edges(edges, edge_type, num_relations)
+        graph = RelationalGraph.from_edge_index(
+            edge_index,
+            relation,
+            num_nodes=max(num_sources, num_targets),
+            num_relations=num_relations,
+        )
+        require_range(graph.source, num_sources, "source", "source nodes")
+        require_range(graph.target, num_targets, "target", "target nodes")
+        return graph
+
+    facts = ("bipartite", num_sources, num_targets, num_relations)
+    return keep_graph(facts, _owners(edges, edge_type), make)
+
+
+def _find_block(block: Block, num_relations: int) -> RelationalGraph:
+    def make() -> RelationalGraph:
+        return RelationalGraph.from_edge_index(
+            block.edge_index(),
+            block.relations if num_relations > 1 else None,
+            num_nodes=block.num_sources,
+            num_relations=num_relations,
+        )
+
+    return keep_graph(("block", num_relations), [block], make)
+
+
+def _find_dgl(edges: Any, edge_type: Any, num_relations: int) -> _Found:
+    """DGL puts another index in a graph that is changed: the index is what is kept for."""
+    if edge_type is not None and not isinstance(edge_type, torch.Tensor):
+        edge_type = torch.as_tensor(edge_type)
+
+    def make() -> RelationalGraph:
+        if len(edges.canonical_etypes) > 1:
+            return RelationalGraph.from_dgl(edges, edge_type)
+        _require_relations(edge_type, num_relations)
+        source, target = edges.edges(order="eid")
+        return RelationalGraph.from_edges(
+            source,
+            target,
+            edge_type,
+            num_nodes=edges.num_src_nodes(),
+            num_relations=num_relations,
+        )
+
+    owners = [edges] if edge_type is None else [edges, edge_type]
+    graph = keep_graph(("dgl", num_relations), owners, make, getattr(edges, "_graph", None))
+    return _Found(graph, edges.num_dst_nodes() if edges.is_block else None)
+
+
+def _is_dgl(edges: Any) -> bool:
+    return hasattr(edges, "canonical_etypes")
+
+
+def _owners(edges: Any, edge_type: Any) -> list[Any]:
+    given = list(edges) if isinstance(edges, tuple | list) else [edges]
+    return given if edge_type is None else [*given, edge_type]
+
+
+def _read_edges(edges: Any, edge_type: Any, num_relations: int) -> tuple[Any, Any]:
+    edge_index, values = _as_edge_index(edges)
+    relation = values if edge_type is None else edge_type
+    _require_relations(relation, num_relations)
+    return edge_index, None if edge_type is None and num_relations == 1 else relation
+
+
+def _require_relations(relation: Any, num_relations: int) -> None:
+    if relation is None and num_relations > 1:
+        raise LayerArgumentError(
+            f"the layer has {num_relations} relations, but edges came without theirs",
+            "pass edge_type, one number per edge",
+        )
+
+
+def _as_edge_index(edges: Any) -> tuple[Any, torch.Tensor | None]:
+    """(2, edges) of sources and targets, and values of edges where a sparse `adj_t` has them."""
+    if isinstance(edges, torch.Tensor):
+        if edges.layout is torch.strided:
+            return edges, None
+        # Not coalesced: an edge may be there twice.
+        sparse: torch.Tensor = edges.detach().to_sparse(layout=torch.sparse_coo)
+        target, source = sparse._indices()
+        return torch.stack([source, target]), _read_sparse_values(sparse._values())
+    if hasattr(edges, "coo"):  # torch_sparse's, which is not imported here
+        target, source, value = edges.coo()
+        return torch.stack([source, target]), value
+    return edges, None
+
+
+def _read_sparse_values(values: torch.Tensor) -> torch.Tensor | None:
+    if not values.is_floating_point():
+        return values
+    if not bool((values == 1).all()):
+        raise LayerArgumentError(
+            "the sparse adjacency has weights other than 1, which the layer does not take",
+            "pass edge_index; whole numbers as values are relations",
+        )
+    return None
