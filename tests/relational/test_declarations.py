@@ -12,6 +12,8 @@ def test_what_arguments_are():
     assert EdgeFeature().widths == ()
     assert Weight("relation", "a").space is Space.RELATION
     assert Weight("node_type", "a").widths == ("a",)
+    both = Weight("relation", "node_type", "a")
+    assert (both.space, both.widths) == (Space.RELATION_TYPE, ("a",))
     assert Weight("a", "relation_width").space is Space.ONE
 
 

@@ -15,8 +15,6 @@ from tests.relational.programs import sample_graph
 def test_members_are_ways_walked_backwards(edges):
     topology = Topology.of(edges.graph())
     for (fine, way), coarse in WAYS.items():
-        if fine.is_small:
-            continue
         leads_to = topology.way(fine, way)
         pointers, rows = topology.members(fine, way)
         assert len(pointers) == topology.rows(coarse) + 1
@@ -42,6 +40,17 @@ def test_chunks_and_tiles_cover_every_row_once(edges):
     counted = topology.count(Space.EDGE, "relation", torch.float32)
     for relation, count in enumerate(counted.tolist()):
         assert int(sizes[tiles.owners == relation].sum()) == count
+
+
+def test_types_at_the_ends_of_a_relation():
+    graph = sample_graph(relations=2)  # a-a, a-b, b-a and b-b twice
+    topology = Topology.of(graph)
+    assert topology.rows(Space.RELATION_TYPE) == 16
+    assert topology.tensor_shape(Space.RELATION_TYPE) == (8, 2)
+    assert topology.way(Space.RELATION, "source_type").tolist() == [0, 0, 1, 1] * 2
+    assert topology.way(Space.RELATION, "target_type").tolist() == [0, 1] * 4
+    assert topology.way(Space.RELATION, "and_source_type").tolist() == [0, 2, 5, 7, 8, 10, 13, 15]
+    assert topology.way(Space.RELATION, "and_target_type").tolist() == [0, 3, 4, 7, 8, 11, 12, 15]
 
 
 def test_edges_are_sorted_by_target_and_know_who_they_were():

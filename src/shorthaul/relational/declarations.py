@@ -43,7 +43,9 @@ def EdgeFeature(*widths: Width) -> Declaration:  # noqa: N802
 
 
 def Weight(*widths: Width) -> Declaration:  # noqa: N802
-    """A parameter: one for all, or one per "relation" or "node_type" when that comes first."""
+    """A parameter: one for all, or one per "relation", "node_type", or both, when these come first."""
+    if widths[:2] == ("relation", "node_type"):
+        return Declaration(Space.RELATION_TYPE, widths[2:], "weight")
     if widths and widths[0] in _SLICES:
         return Declaration(_SLICES[str(widths[0])], widths[1:], "weight")
     return Declaration(Space.ONE, widths, "weight")

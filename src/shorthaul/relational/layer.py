@@ -111,7 +111,11 @@ class CompiledLayer(nn.Module):
         self.program = self.function.program
         for name, declaration in definition.declarations.items():
             if declaration.kind == "weight":
-                rows = {Space.RELATION: (relations,), Space.NODE_TYPE: (node_types,)}
+                rows: dict[Space, tuple[int, ...]] = {
+                    Space.RELATION: (relations,),
+                    Space.NODE_TYPE: (node_types,),
+                    Space.RELATION_TYPE: (relations, node_types),
+                }
                 shape = rows.get(declaration.space, ()) + declaration.resolve(sizes, name)
                 self.register_parameter(name, nn.Parameter(torch.empty(shape)))
         self.reset_parameters()
@@ -220,7 +224,7 @@ class CompiledFunction:
                 )
             first = value if first is None else first
             rows = topology.rows(step.space)
-            shape = step.shape if step.space is Space.ONE else (rows, *step.shape)
+            shape = (*topology.tensor_shape(step.space), *step.shape)
             if tuple(value.shape) != shape:
                 raise LayerArgumentError(
                     f"{program.name}: `{step.name}` has shape {tuple(value.shape)}, expected "
@@ -240,9 +244,7 @@ class CompiledFunction:
                 )
             if step["kind"] == "edge":
                 value = value.index_select(0, topology.edge_ids)
-            if step.space is Space.ONE:
-                value = value.unsqueeze(0)
-            found[step.name] = value.contiguous()
+            found[step.name] = value.reshape(rows, *step.shape).contiguous()
         return found
 
 

@@ -8,6 +8,7 @@ value depends on says how many rows of it there really are::
     nothing              ONE            1
     relation             RELATION       one per relation
     node type            NODE_TYPE      one per type of node
+    both of these        RELATION_TYPE  one per relation and type of node: weights alone
     source               NODE           one per node
     target               TARGET         one per target node, the first of the nodes
     source, relation     SOURCE_PAIR    one per pair that occurs
@@ -17,6 +18,10 @@ value depends on says how many rows of it there really are::
 A *way* leads from each row of a fine space to one row of a coarser space. `expand` reads along a way,
 `reduce` adds up against it: they are each other's transposes, which is all that the gradient of an
 index is.
+
+A relation joins nodes of one type with nodes of one type. So what depends on an edge's relation and on
+the type of one of its ends depends on the relation alone: ways lead from a relation to the types of its
+ends, and a weight sliced by both is read along them as a weight per relation.
 """
 
 from __future__ import annotations
@@ -30,6 +35,7 @@ class Space(Enum):
     ONE = "one"
     RELATION = "relation"
     NODE_TYPE = "node type"
+    RELATION_TYPE = "relation and type"
     NODE = "node"
     TARGET = "target"
     SOURCE_PAIR = "source pair"
@@ -39,7 +45,7 @@ class Space(Enum):
     @property
     def is_small(self) -> bool:
         """Whether its rows are counted by types, not by nodes and edges: the spaces of weights."""
-        return self in (Space.ONE, Space.RELATION, Space.NODE_TYPE)
+        return self in (Space.ONE, Space.RELATION, Space.NODE_TYPE, Space.RELATION_TYPE)
 
 
 Dependencies = frozenset[str]
@@ -57,6 +63,10 @@ WAYS: dict[tuple[Space, str], Space] = {
     (Space.TARGET_PAIR, "relation"): Space.RELATION,
     (Space.NODE, "type"): Space.NODE_TYPE,
     (Space.TARGET, "type"): Space.NODE_TYPE,
+    (Space.RELATION, "source_type"): Space.NODE_TYPE,
+    (Space.RELATION, "target_type"): Space.NODE_TYPE,
+    (Space.RELATION, "and_source_type"): Space.RELATION_TYPE,
+    (Space.RELATION, "and_target_type"): Space.RELATION_TYPE,
     **{(space, "all"): Space.ONE for space in Space if space is not Space.ONE},
 }
 
@@ -108,5 +118,6 @@ def follow(fine: Space, way: str) -> Space:
 
 
 def find_way(fine: Space, coarse: Space) -> str | None:
-    """The name of the way from `fine` to `coarse`, if there is one."""
-    return next((way for (space, way), to in WAYS.items() if space is fine and to is coarse), None)
+    """The name of the way from `fine` to `coarse`, if there is one, and one only."""
+    found = [way for (space, way), to in WAYS.items() if space is fine and to is coarse]
+    return found[0] if len(found) == 1 else None

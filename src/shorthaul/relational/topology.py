@@ -15,7 +15,7 @@ import torch
 
 from shorthaul.graphs import RelationalGraph
 from shorthaul.graphs.edge_tensors import choose_builder
-from shorthaul.relational.spaces import Space
+from shorthaul.relational.spaces import Space, follow
 
 
 class Members(NamedTuple):
@@ -86,10 +86,17 @@ class Topology:
             Space.ONE: 1,
             Space.RELATION: self.graph.num_relations,
             Space.NODE_TYPE: len(self.graph.node_types),
+            Space.RELATION_TYPE: self.graph.num_relations * len(self.graph.node_types),
             Space.NODE: self.graph.num_nodes,
             Space.TARGET: self.num_targets,
             Space.EDGE: self.graph.num_edges,
         }[space]
+
+    def tensor_shape(self, space: Space) -> tuple[int, ...]:
+        """The dimensions that a tensor from outside has before those of one row."""
+        if space is Space.RELATION_TYPE:
+            return self.graph.num_relations, len(self.graph.node_types)
+        return () if space is Space.ONE else (self.rows(space),)
 
     def way(self, fine: Space, way: str) -> torch.Tensor:
         """The coarse row of every fine row: (fine rows,) in the graph's index dtype."""
@@ -155,6 +162,8 @@ class Topology:
                 edges: torch.Tensor = getattr(self.graph, way)
                 return edges
             return self.graph.pairs(_side(way)).edge_to_pair[:]
+        if fine is Space.RELATION:
+            return self._find_types(way)
         if way == "type":
             limits = torch.tensor(self.graph.node_offsets[1:])
             nodes = torch.arange(self.rows(fine))
@@ -164,6 +173,17 @@ class Topology:
             return pairs.nodes[:]
         counts = (pairs.pointers[1:] - pairs.pointers[:-1]).to(torch.int64)
         return torch.repeat_interleave(torch.arange(len(counts), dtype=dtype), counts)
+
+    def _find_types(self, way: str) -> torch.Tensor:
+        """The type at one end of every relation, alone or within its relation."""
+        at = {name: number for number, name in enumerate(self.graph.node_types)}
+        is_source = way.endswith("source_type")
+        types = [
+            at[each.source_type if is_source else each.target_type] for each in self.graph.relations
+        ]
+        if way.startswith("and_"):
+            types = [number * len(at) + each for number, each in enumerate(types)]
+        return torch.tensor(types, dtype=self.graph.index_dtype)
 
     def _find_members(self, fine: Space, way: str) -> Members:
         dtype = self.graph.index_dtype
@@ -181,6 +201,11 @@ class Topology:
                 return Members(by_source.pointers[:], by_source.edges[:])
             pairs = self.graph.pairs(_side(way))
             return Members(pairs.pair_pointers[:], pairs.pair_edges[:])
+        if fine is Space.RELATION:
+            leads_to = self.way(fine, way)
+            counts = torch.bincount(leads_to, minlength=self.rows(follow(fine, way)))
+            pointers = torch.cat([counts.new_zeros(1), counts.cumsum(0)])
+            return Members(pointers.to(dtype), leads_to.argsort(stable=True).to(dtype))
         pairs = self.graph.pairs(_side(fine.value))
         if way == "relation":
             return Members(pairs.pointers[:], None)
