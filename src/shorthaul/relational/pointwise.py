@@ -1,7 +1,8 @@
-"""Operations on single elements: what each computes, in PyTorch and in C++, and its slope.
+"""Operations on single elements: what each computes, in PyTorch, C++ and Triton, and its slope.
 
-A table and nothing else. `cpp` is an expression in `{0}`, `{1}` and the attributes; `gradients` builds,
-for each operand, its gradient from the result's, out of steps of this same table.
+A table and nothing else. `cpp` and `triton` are expressions in `{0}`, `{1}` and the attributes (in
+Triton also `{real}`, the type that is computed in); `gradients` builds, for each operand, its gradient
+from the result's, out of steps of this same table.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ class Pointwise:
     cpp: str
     gradients: Gradients | None = None  # None: a step function, whose slope is zero
     is_costly: bool = False  # worth keeping rather than computing again
+    triton: str = ""  # empty: written as in C++
 
 
 def _slope(name: str, *attributes: str) -> Gradients:
@@ -79,15 +81,22 @@ POINTWISE: dict[str, Pointwise] = {
             make.add("negative", make.add("multiply", make.add("divide", dy, o[1]), r)),
         ),
     ),
-    "equal": Pointwise(2, lambda x, y: (x == y).to(x.dtype), "real({0} == {1})"),
+    "equal": Pointwise(
+        2, lambda x, y: (x == y).to(x.dtype), "real({0} == {1})", triton="({0} == {1}).to({real})"
+    ),
     "scale": Pointwise(
         1,
         lambda x, by: x * by,
         "({0} * real({by}))",
         lambda make, dy, o, r, a: (make.add("scale", dy, by=a["by"]),),
+        triton="({0} * {by})",
     ),
     "shift": Pointwise(
-        1, lambda x, by: x + by, "({0} + real({by}))", lambda make, dy, o, r, a: (dy,)
+        1,
+        lambda x, by: x + by,
+        "({0} + real({by}))",
+        lambda make, dy, o, r, a: (dy,),
+        triton="({0} + {by})",
     ),
     "negative": Pointwise(
         1, torch.neg, "(-{0})", lambda make, dy, o, r, a: (make.add("negative", dy),)
@@ -99,6 +108,7 @@ POINTWISE: dict[str, Pointwise] = {
         lambda make, dy, o, r, a: (
             make.add("negative", make.add("multiply", dy, make.add("multiply", r, r))),
         ),
+        triton="(1.0 / {0})",
     ),
     "exp": Pointwise(
         1,
@@ -106,37 +116,59 @@ POINTWISE: dict[str, Pointwise] = {
         "std::exp({0})",
         lambda make, dy, o, r, a: (make.add("multiply", dy, r),),
         is_costly=True,
+        triton="tl.exp({0})",
     ),
-    "log": Pointwise(1, torch.log, "std::log({0})", _slope("reciprocal"), is_costly=True),
+    "log": Pointwise(
+        1, torch.log, "std::log({0})", _slope("reciprocal"), is_costly=True, triton="tl.log({0})"
+    ),
     "sqrt": Pointwise(
         1,
         torch.sqrt,
         "std::sqrt({0})",
         lambda make, dy, o, r, a: (make.add("scale", make.add("divide", dy, r), by=0.5),),
+        triton="tl.sqrt({0})",
     ),
-    "absolute": Pointwise(1, torch.abs, "std::abs({0})", _slope("sign")),
-    "sign": Pointwise(1, torch.sign, "real(({0} > 0) - ({0} < 0))"),
-    "relu": Pointwise(1, torch.relu, "relu({0})", _slope("step")),
-    "step": Pointwise(1, lambda x: (x > 0).to(x.dtype), "real({0} > 0)"),
+    "absolute": Pointwise(1, torch.abs, "std::abs({0})", _slope("sign"), triton="tl.abs({0})"),
+    "sign": Pointwise(
+        1,
+        torch.sign,
+        "real(({0} > 0) - ({0} < 0))",
+        triton="(({0} > 0).to({real}) - ({0} < 0).to({real}))",
+    ),
+    "relu": Pointwise(
+        1, torch.relu, "relu({0})", _slope("step"), triton="tl.where({0} < 0, 0.0, {0})"
+    ),
+    "step": Pointwise(
+        1, lambda x: (x > 0).to(x.dtype), "real({0} > 0)", triton="({0} > 0).to({real})"
+    ),
     "leaky_relu": Pointwise(
         1,
         lambda x, slope: torch.where(x > 0, x, x * slope),
         "({0} > 0 ? {0} : {0} * real({slope}))",
         _slope("leaky_step", "slope"),
+        triton="tl.where({0} > 0, {0}, {0} * {slope})",
     ),
     "leaky_step": Pointwise(
         1,
         lambda x, slope: torch.where(x > 0, torch.ones_like(x), torch.full_like(x, slope)),
         "({0} > 0 ? real(1) : real({slope}))",
+        # Not where(): of two constants it would make a number of 32 bits.
+        triton="(({0} > 0).to({real}) * (1.0 - {slope}) + {slope})",
     ),
     "elu": Pointwise(
-        1, _elu, "({0} > 0 ? {0} : std::expm1({0}))", _slope("elu_slope"), is_costly=True
+        1,
+        _elu,
+        "({0} > 0 ? {0} : std::expm1({0}))",
+        _slope("elu_slope"),
+        is_costly=True,
+        triton="tl.where({0} > 0, {0}, expm1({0}))",
     ),
     "elu_slope": Pointwise(
         1,
         lambda x: torch.where(x > 0, torch.ones_like(x), torch.exp(x)),
         "({0} > 0 ? real(1) : std::exp({0}))",
         is_costly=True,
+        triton="tl.where({0} > 0, 1.0, tl.exp({0}))",
     ),
     "sigmoid": Pointwise(
         1,
@@ -150,6 +182,7 @@ POINTWISE: dict[str, Pointwise] = {
             ),
         ),
         is_costly=True,
+        triton="(1.0 / (1.0 + tl.exp(-{0})))",
     ),
     "tanh": Pointwise(
         1,
@@ -163,6 +196,7 @@ POINTWISE: dict[str, Pointwise] = {
             ),
         ),
         is_costly=True,
+        triton="tanh({0})",
     ),
     "gelu": Pointwise(
         1, torch.nn.functional.gelu, "gelu({0})", _slope("gelu_slope"), is_costly=True
