@@ -30,16 +30,18 @@ from shorthaul.relational.language import (
     sigmoid,
     silu,
     softmax,
+    softplus,
     sqrt,
     tanh,
     total,
 )
 from shorthaul.relational.layer import CompiledLayer, layer
-from shorthaul.relational.layers import HGTConv, RGATConv, RGCNConv, SAGEConv
+from shorthaul.relational.layers import GATv2Conv, HGTConv, RGATConv, RGCNConv, SAGEConv
 
 __all__ = [
     "CompiledLayer",
     "EdgeFeature",
+    "GATv2Conv",
     "HGTConv",
     "NodeFeature",
     "RGATConv",
@@ -70,6 +72,7 @@ __all__ = [
     "sigmoid",
     "silu",
     "softmax",
+    "softplus",
     "sqrt",
     "tanh",
     "total",

@@ -1,8 +1,9 @@
 """Layers that people use, written in the language, with PyG's constructors and parameter names."""
 
+from shorthaul.relational.layers.gatv2 import GATv2Conv
 from shorthaul.relational.layers.hgt import HGTConv
 from shorthaul.relational.layers.rgat import RGATConv
 from shorthaul.relational.layers.rgcn import RGCNConv
 from shorthaul.relational.layers.sage import SAGEConv
 
-__all__ = ["HGTConv", "RGATConv", "RGCNConv", "SAGEConv"]
+__all__ = ["GATv2Conv", "HGTConv", "RGATConv", "RGCNConv", "SAGEConv"]

@@ -1,0 +1,284 @@
+"""GATv2 (Brody, Alon and Yahav) as a program with one relation, with PyG's parameters."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from shorthaul.errors import LayerArgumentError
+from shorthaul.graphs import RelationalGraph
+from shorthaul.graphs.edge_tensors import split_edge_index
+from shorthaul.relational.declarations import EdgeFeature, NodeFeature, Weight
+from shorthaul.relational.language import dot, dropout, leaky_relu, linear, softmax, total
+from shorthaul.relational.layer import layer
+from shorthaul.relational.layers.graph_inputs import find_graph, glorot
+from shorthaul.relational.layers.kept_graphs import keep_graph
+from shorthaul.relational.layers.self_loops import (
+    Fill,
+    replace_loop_features,
+    replace_loops,
+    require_fill,
+)
+
+
+@layer
+def gatv2(
+    g: Any,
+    x: NodeFeature("width"),
+    att: Weight("heads", "out"),
+    left: Weight("width", "heads*out") = None,
+    left_bias: Weight("heads*out") = None,
+    right: Weight("width", "heads*out") = None,
+    right_bias: Weight("heads*out") = None,
+    edge_attr: EdgeFeature("edge_width") = None,
+    lin_edge: Weight("edge_width", "heads*out") = None,
+    res: Weight("width", "total") = None,
+    bias: Weight("total") = None,
+    *,
+    options: GATv2Conv,
+) -> Any:
+    """Attention whose score bends (leaky_relu) before it meets `att`, so that every target ranks anew.
+
+    Without `left` and `right`, nodes come projected: sources by one matrix, targets by the other.
+    """
+    heads, out = options.heads, options.out_channels
+
+    def project(value: Any, weight: Any, shift: Any) -> Any:
+        if weight is not None:
+            value = linear(value, weight)
+        return value if shift is None else value + shift
+
+    for n in g.nodes():
+        n.left = project(n.x, left, left_bias)
+    for n in g.target_nodes():
+        n.right = n.left if right is None else project(n.x, right, right_bias)
+    for e in g.edges():
+        met = e.source.left + e.target.right
+        if lin_edge is not None:
+            met = met + linear(e.edge_attr, lin_edge)
+        score = dot(leaky_relu(met, options.negative_slope).reshape(heads, out), att)
+        e.alpha = softmax(score)
+        if options.dropout > 0:
+            e.alpha = dropout(e.alpha, options.dropout)
+    for n in g.target_nodes():
+        for e in n.incoming_edges():
+            n.heard += e.alpha * e.source.left.reshape(heads, out)
+        n.out = n.heard.reshape(-1) if options.concat else (total(n.heard, 0) / heads).reshape(-1)
+        if res is not None:
+            n.out = n.out + linear(n.x, res)
+        if bias is not None:
+            n.out = n.out + bias
+    return n.out
+
+
+class GATv2Conv(nn.Module):
+    """PyG's `GATv2Conv`: same arguments, same parameters, same numbers; compiled.
+
+    Sources and targets may be apart: `in_channels=(source width, target width)` and a pair of
+    features.
+
+    >>> import torch, shorthaul as sh
+    >>> attend = sh.relational.GATv2Conv(8, 4, heads=2)
+    >>> attend(torch.randn(3, 8), torch.tensor([[0, 0, 1], [1, 2, 2]])).shape
+    torch.Size([3, 8])
+    """
+
+    def __init__(
+        self,
+        in_channels: int | tuple[int, int],
+        out_channels: int,
+        heads: int = 1,
+        concat: bool = True,
+        negative_slope: float = 0.2,
+        dropout: float = 0.0,
+        add_self_loops: bool = True,
+        edge_dim: int | None = None,
+        fill_value: Fill = "mean",
+        bias: bool = True,
+        share_weights: bool = False,
+        residual: bool = False,
+    ) -> None:
+        super().__init__()
+        require_fill(fill_value)
+        widths = (in_channels, in_channels) if isinstance(in_channels, int) else in_channels
+        if min(widths) < 0:
+            raise LayerArgumentError(f"in_channels is {in_channels}", "give the width of x")
+        if share_weights and widths[0] != widths[1]:
+            raise LayerArgumentError(
+                f"sources have width {widths[0]} and targets {widths[1]}, which cannot share a matrix",
+                "leave share_weights out",
+            )
+        self.in_channels, self.out_channels, self.heads = in_channels, out_channels, heads
+        self.concat, self.negative_slope, self.dropout = concat, negative_slope, dropout
+        self.add_self_loops, self.edge_dim, self.fill_value = add_self_loops, edge_dim, fill_value
+        self.share_weights, self.residual = share_weights, residual
+        wide = heads * out_channels
+        self.total = wide if concat else out_channels
+        self.lin_l = nn.Linear(widths[0], wide, bias=bias)
+        self.lin_r = self.lin_l if share_weights else nn.Linear(widths[1], wide, bias=bias)
+        self.att = nn.Parameter(torch.empty(1, heads, out_channels))
+        self.lin_edge = None if edge_dim is None else nn.Linear(edge_dim, wide, bias=False)
+        self.res = nn.Linear(widths[1], self.total, bias=False) if residual else None
+        self.bias = nn.Parameter(torch.empty(self.total)) if bias else None
+        self.function = self._compile(widths[0], apart=False)
+        self.apart = self._compile(wide, apart=True)
+        self.reset_parameters()
+
+    def _compile(self, width: int, *, apart: bool) -> Any:
+        absent = {"left", "left_bias", "right", "right_bias", "res"} if apart else set()
+        if self.share_weights:
+            absent |= {"right", "right_bias"}
+        if self.edge_dim is None:
+            absent |= {"edge_attr", "lin_edge"}
+        if self.res is None:
+            absent.add("res")
+        if self.bias is None:
+            absent |= {"left_bias", "right_bias", "bias"}
+        sizes = {"width": width, "out": self.out_channels, "heads": self.heads}
+        sizes |= {"total": self.total, "edge_width": self.edge_dim or 0}
+        return gatv2.compile(sizes, {"options": self}, absent)
+
+    def reset_parameters(self) -> None:
+        """PyG's initial values: Glorot's, and zero for biases."""
+        for each in (self.lin_l, self.lin_r, self.lin_edge, self.res):
+            if each is not None:
+                glorot(each.weight)
+                if each.bias is not None:
+                    nn.init.zeros_(each.bias)
+        glorot(self.att)
+        if self.bias is not None:
+            nn.init.zeros_(self.bias)
+
+    def forward(
+        self,
+        x: torch.Tensor | tuple[torch.Tensor, torch.Tensor],
+        edge_index: torch.Tensor | RelationalGraph,
+        edge_attr: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """Node features, or those of sources and targets; edges; edge features with `edge_dim`."""
+        tensors = {"att": self.att[0]}
+        if self.lin_edge is not None:
+            tensors["lin_edge"] = self.lin_edge.weight.t()
+        if self.bias is not None:
+            tensors["bias"] = self.bias
+        features = self._read_edge_features(edge_attr)
+        if isinstance(x, torch.Tensor):
+            return self._forward_one(x, edge_index, features, tensors)
+        return self._forward_apart(*x, edge_index, features, tensors)
+
+    def _forward_one(
+        self,
+        x: torch.Tensor,
+        edge_index: torch.Tensor | RelationalGraph,
+        features: torch.Tensor | None,
+        tensors: dict[str, torch.Tensor],
+    ) -> torch.Tensor:
+        if self.lin_l.in_features != self.lin_r.in_features:
+            raise LayerArgumentError(
+                f"the layer was made for sources and targets of widths {self.in_channels}",
+                "pass a pair of features: (sources, targets)",
+            )
+        graph = self._find_graph(edge_index, x.shape[0])
+        if features is not None:
+            tensors["edge_attr"] = self._fill_loops(edge_index, features, x.shape[0])
+        tensors |= {"x": x, "left": self.lin_l.weight.t()}
+        if not self.share_weights:
+            tensors["right"] = self.lin_r.weight.t()
+        if self.bias is not None:
+            tensors["left_bias"] = self.lin_l.bias
+            if not self.share_weights:
+                tensors["right_bias"] = self.lin_r.bias
+        if self.res is not None:
+            tensors["res"] = self.res.weight.t()
+        out: torch.Tensor = self.function(graph, tensors, training=self.training)
+        return out
+
+    def _forward_apart(
+        self,
+        source: torch.Tensor,
+        target: torch.Tensor,
+        edge_index: torch.Tensor | RelationalGraph,
+        features: torch.Tensor | None,
+        tensors: dict[str, torch.Tensor],
+    ) -> torch.Tensor:
+        if isinstance(edge_index, RelationalGraph):
+            raise LayerArgumentError(
+                "a pair of features was given with a RelationalGraph, which numbers all nodes alike",
+                "pass edge_index, or one tensor of features",
+            )
+        counts = target.shape[0], source.shape[0]
+        graph = self._find_graph(edge_index, *counts)
+        if features is not None:
+            tensors["edge_attr"] = self._fill_loops(edge_index, features, min(counts))
+        tensors["x"] = torch.cat([self.lin_r(target), self.lin_l(source)])
+        out: torch.Tensor = self.apart(
+            graph, tensors, training=self.training, num_targets=counts[0]
+        )
+        if self.res is not None:
+            out = out + functional.linear(target, self.res.weight)
+        return out
+
+    def _read_edge_features(self, given: torch.Tensor | None) -> torch.Tensor | None:
+        if self.edge_dim is None:
+            if given is not None:
+                width = given.reshape(given.shape[0], -1).shape[1]
+                raise LayerArgumentError(
+                    "edge_attr was given to a layer without edge features",
+                    f"make the layer with edge_dim={width}",
+                )
+            return None
+        if given is None:
+            raise LayerArgumentError(
+                f"the layer was made with edge_dim={self.edge_dim}", "pass edge_attr"
+            )
+        return given.reshape(given.shape[0], -1)
+
+    def _fill_loops(
+        self, edge_index: torch.Tensor | RelationalGraph, features: torch.Tensor, num_nodes: int
+    ) -> torch.Tensor:
+        if not self.add_self_loops:
+            return features
+        edges = _edges_of(edge_index)
+        if edges.shape[1] != features.shape[0]:
+            raise LayerArgumentError(
+                f"edge_attr has {features.shape[0]:,} rows, but there are {edges.shape[1]:,} edges",
+                "give one row per edge",
+            )
+        return replace_loop_features(edges, features, num_nodes, self.fill_value)
+
+    def _find_graph(
+        self, edge_index: torch.Tensor | RelationalGraph, targets: int, sources: int | None = None
+    ) -> RelationalGraph:
+        """The graph with its loops. Where sources are apart, they come after the targets."""
+        if not self.add_self_loops and sources is None:
+            return find_graph(edge_index, None, targets, 1)
+
+        def make() -> RelationalGraph:
+            edges = _edges_of(edge_index)
+            if self.add_self_loops:
+                edges = replace_loops(edges, targets if sources is None else min(targets, sources))
+            if sources is None:
+                return RelationalGraph.from_edge_index(edges, num_nodes=targets)
+            return RelationalGraph.from_typed_edges(
+                {("source", "to", "target"): edges}, {"target": targets, "source": sources}
+            )
+
+        return keep_graph(("loops", self.add_self_loops, targets, sources), [edge_index], make)
+
+    def explain(self) -> str:
+        """Every stage of the last compilation."""
+        text: str = self.function.explain()
+        return text
+
+    def extra_repr(self) -> str:
+        """Widths and heads."""
+        return f"{self.in_channels}, {self.out_channels}, heads={self.heads}"
+
+
+def _edges_of(edge_index: torch.Tensor | RelationalGraph) -> torch.Tensor:
+    if isinstance(edge_index, RelationalGraph):
+        return torch.stack([edge_index.source, edge_index.target])
+    return torch.stack(split_edge_index(edge_index))
