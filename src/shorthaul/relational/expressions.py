@@ -288,6 +288,7 @@ _ORDER = (  # from few rows to many
     Space.ONE,
     Space.RELATION,
     Space.NODE_TYPE,
+    Space.RELATION_TYPE,
     Space.NODE,
     Space.TARGET,
     Space.SOURCE_PAIR,
@@ -326,10 +327,10 @@ def _combine_with_number(operation: str, left: Expression, by: float) -> Express
 def multiply_matrix(x: Any, weight: Any) -> Expression:
     """x times a weight, or times a matrix that the layer made of weights."""
     x = as_expression(x)
-    sliced = getattr(weight, "_slice_for", None)
-    if sliced is not None:  # weight[e.relation]: by the way to its slice, never as a matrix per row
-        x, value, way = sliced(x)
-        return x._recorder.add("linear", x._value, value, way=way, transposed=False)
+    multiply = getattr(weight, "_multiply", None)
+    if multiply is not None:  # weight[e.relation]
+        product: Expression = multiply(x)
+        return product
     matrix = as_expression(weight)
     way = None if matrix._space is x._space else find_way(x._space, matrix._space)
     if way is None and matrix._space is not x._space:

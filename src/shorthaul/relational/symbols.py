@@ -20,7 +20,7 @@ from shorthaul.relational.spaces import Space
 
 
 class WeightArgument(Symbolic):
-    """A weight in the author's function: sliced by a relation or a node type, or used whole."""
+    """A weight in the author's function: sliced by a relation, a node type, or both, or used whole."""
 
     def __init__(self, recorder: Recorder, value: str) -> None:
         self._recorder = recorder
@@ -43,12 +43,14 @@ class WeightArgument(Symbolic):
         return self._as_expression().split(*widths)
 
     def __getitem__(self, index: Any) -> WeightSlice:
+        space = self._recorder.make.steps[self._value].space
+        if space is Space.RELATION_TYPE:
+            return self._slice_by_both(index)
         if not isinstance(index, TypeIndex):
             raise self._recorder.fail(
                 f"`{self._value}` was indexed with {_show(index)}",
                 "index a weight with e.relation or n.type",
             )
-        space = self._recorder.make.steps[self._value].space
         if space is not index.space:
             raise self._recorder.fail(
                 f"`{self._value}` has one slice per {space.value}, not per {index.space.value}"
@@ -58,9 +60,23 @@ class WeightArgument(Symbolic):
             )
         return WeightSlice(self._recorder, self._value, index)
 
+    def _slice_by_both(self, index: Any) -> WeightSlice:
+        """A relation joins two types of nodes, so this is a weight per relation."""
+        given = index if isinstance(index, tuple) else (index,)
+        spaces = [each.space if isinstance(each, TypeIndex) else None for each in given]
+        end = getattr(given[-1].owner, "_end", "") if spaces[-1] is Space.NODE_TYPE else ""
+        if spaces != [Space.RELATION, Space.NODE_TYPE] or not end:
+            raise self._recorder.fail(
+                f"`{self._value}` has one slice per relation and node type of an edge, and was "
+                f"indexed with {', '.join(map(_show, given))}",
+                f"write {self._value}[e.relation, e.source.type] or [e.relation, e.target.type]",
+            )
+        chosen = self._recorder.add("expand", self._value, to=Space.RELATION, way=f"and_{end}_type")
+        return WeightSlice(self._recorder, chosen._value, given[0])
+
 
 class WeightSlice(Symbolic):
-    """`weight[e.relation]` or `weight[n.type]`."""
+    """`weight[e.relation]`, `weight[n.type]` or `weight[e.relation, e.source.type]`."""
 
     def __init__(self, recorder: Recorder, value: str, index: TypeIndex) -> None:
         self._recorder, self._value, self.index = recorder, value, index
@@ -81,14 +97,19 @@ class WeightSlice(Symbolic):
         """Parts of the last dimension, as values per row."""
         return self._as_expression().split(*widths)
 
-    def _slice_for(self, x: Expression) -> tuple[Expression, str, str]:
-        """`x` with the rows that have such a slice, the weight, and the way to the slice of a row."""
-        if self.index.way == "type" and x._space is Space.EDGE:
-            raise self._recorder.fail(
-                "an edge's value was multiplied by a weight of a node type",
-                "compute it in a loop over nodes and read it as e.source.<name>",
-            )
-        return spread(x, self.index.owner.rows()), self._value, self.index.way
+    def _multiply(self, x: Expression) -> Expression:
+        """`x` times the slice of each row, by the way to it: never as a matrix per row."""
+        make, add = self._recorder.make, self._recorder.add
+        owner, way = self.index.owner, self.index.way
+        x = spread(x, owner.rows())
+        if way != "type" or x._space is not Space.EDGE:
+            return add("linear", x._value, self._value, way=way, transposed=False)
+        step = make.steps[x._value]
+        if step.operation == "expand" and step["way"] == owner._end:  # once per node, not per edge
+            product = add("linear", step.operands[0], self._value, way="type", transposed=False)
+            return add("expand", product._value, to=Space.EDGE, way=owner._end)
+        chosen = add("expand", self._value, to=Space.RELATION, way=f"{owner._end}_type")
+        return add("linear", x._value, chosen._value, way="relation", transposed=False)
 
 
 class FeatureArgument(Symbolic):
