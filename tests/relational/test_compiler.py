@@ -1,8 +1,11 @@
 """The whole compiler: stages, switches, text."""
 
+import itertools
+
 import pytest
 import torch
 
+from shorthaul.relational import RGCNConv, SAGEConv
 from shorthaul.relational.compiler import compile_program
 from tests.relational.programs import attend, convolve, record, sample_graph, sizes_of
 
@@ -44,3 +47,27 @@ def test_sizes_are_not_in_the_source():
         for edges in (40, 70)
     ]
     assert sources[0] == sources[1]
+
+
+@pytest.mark.parametrize("layer", ["sums of pairs", "bases", "narrow means"])
+def test_other_orders_run_compiled(layer):
+    torch.manual_seed(0)
+    source, target = torch.randint(60, (900,)), torch.randint(6, (900,))
+    relation = torch.randint(30 if layer == "bases" else 5, (900,))
+    convolve = {
+        "sums of pairs": lambda: RGCNConv(24, 24, 5),
+        "bases": lambda: RGCNConv(64, 8, 30, num_bases=2),
+        "narrow means": lambda: SAGEConv(40, 4),
+    }[layer]()
+    x = torch.randn(60, convolve.in_channels, requires_grad=True)
+    edges = (torch.stack([source, target]),) + ((relation,) if "narrow" not in layer else ())
+    got = []
+    for backend in ("cpp", "reference"):
+        convolve.function.backend = backend
+        out = convolve(x, *edges)
+        got.append((out, *torch.autograd.grad(out.square().sum(), [x, *convolve.parameters()])))
+    for one, other in zip(*got, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-3)
+    (made,) = convolve.function.compilations.values()
+    changed = {name for (_, a), (name, b) in itertools.pairwise(made.stages) if a != b}
+    assert {"bases": "order_bases"}.get(layer, "place_products") in changed

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -32,12 +32,12 @@ class Compilation:
         """The last stage: forward and backward in one."""
         return self.plan.program
 
-    def text(self) -> str:
-        """Every stage, the kernels, and the generated source."""
-        parts = [f"== {name} ==\n{program.text()}" for name, program in self._changes()]
-        parts.append(f"== kernels ==\n{self.plan.text()}")
-        parts.append(f"== generated source ==\n{self.cpp.source.complete_text()}")
-        return "\n\n".join(parts)
+    def sections(self) -> list[tuple[str, str]]:
+        """Every stage, the kernels, and the generated source, each with its heading."""
+        parts = [(name, program.text()) for name, program in self._changes()]
+        parts.append(("kernels", self.plan.text()))
+        parts.append(("generated source", self.cpp.source.complete_text()))
+        return parts
 
     def _changes(self) -> list[tuple[str, Program]]:
         """Stages that differ from the one before."""
@@ -60,6 +60,7 @@ def compile_program(
     unknown = set(without) - set(PASS_NAMES)
     if unknown:
         raise ValueError(f"there is no pass {sorted(unknown)}; there are {', '.join(PASS_NAMES)}")
+    sizes = replace(sizes, trains=bool(gradients))
     stages = [("as written", program)]
     stages += run_passes(program, sizes, without)
     outputs = stages[-1][1].output_values()

@@ -47,4 +47,4 @@ def test_any_graph(edges):
 
 def test_the_pipeline_names_its_passes():
     assert tuple(dict.fromkeys(each.__name__ for each in PIPELINE)) == PASS_NAMES
-    assert all("Rewrites::" in each.__doc__ for each in PIPELINE)
+    assert all("Rewrites" in each.__doc__ and "->" in each.__doc__ for each in PIPELINE)

@@ -98,32 +98,33 @@ class ValueWriter:
         (operand,) = step.operands
         shape = self.program[operand].shape
         self._prepare(step.name, place)
-        outside = [axis for axis in range(len(shape)) if axis not in step["axes"]]
-        at = ["0" if shape[axis] == 1 else f"i{axis}" for axis in range(len(shape))]
+        axes = [axis for axis in range(len(shape)) if shape[axis] != 1]
+        inside = [axis for axis in axes if axis in step["axes"]]
+        outside = [axis for axis in axes if axis not in step["axes"]]
+        at = [f"i{axis}" if axis in axes else "0" for axis in range(len(shape))]
+        to = [f"i{axis}" if axis in outside else "0" for axis in range(len(shape))]
         element = self.expression(operand, at, place)
-        depth = 0
-        for axis in outside:
-            if shape[axis] != 1:
-                place.say("  " * depth + for_axis(axis, shape[axis]) + " {")
-                depth += 1
-        pad = "  " * depth
-        total = f"total_{c_name(step.name)}"
-        place.say(pad + f"real {total} = 0;")
-        inner = [axis for axis in step["axes"] if shape[axis] != 1]
-        heads = " ".join(for_axis(axis, shape[axis]) for axis in inner[:-1])
-        if heads:
-            place.say(pad + heads)
-        if inner:
+        target = f"{c_name(step.name)}[{flat(step.shape, to)}]"
+        if outside and inside and outside[-1] > inside[-1]:
+            # The last dimension stays: its elements are summed side by side.
+            place.say(f"for (int i = 0; i < {step.size}; ++i) {c_name(step.name)}[i] = 0;")
+            for axis in (*inside, *outside):
+                place.say(for_axis(axis, shape[axis]))
+            place.say(f"  {target} += {element};")
+            return
+        total, pad = f"total_{c_name(step.name)}", "  " * len(outside)
+        for depth, axis in enumerate(outside):
+            place.say("  " * depth + for_axis(axis, shape[axis]) + " {")
+        place.say(f"{pad}real {total} = 0;")
+        for axis in inside[:-1]:
+            place.say(pad + for_axis(axis, shape[axis]))
+        if inside:
             place.say(f"#pragma omp simd reduction(+ : {total})")
-            place.say(pad + for_axis(inner[-1], shape[inner[-1]]))
-        place.say(pad + f"  {total} += {element};")
-        to = [
-            "0" if axis in step["axes"] or shape[axis] == 1 else f"i{axis}"
-            for axis in range(len(shape))
-        ]
-        place.say(pad + f"{c_name(step.name)}[{flat(step.shape, to)}] = {total};")
-        for level in range(depth, 0, -1):
-            place.say("  " * (level - 1) + "}")
+            place.say(pad + for_axis(inside[-1], shape[inside[-1]]))
+        place.say(f"{pad}  {total} += {element};")
+        place.say(f"{pad}{target} = {total};")
+        for depth in reversed(range(len(outside))):
+            place.say("  " * depth + "}")
 
     def _name_concat(self, step: Step, place: Place) -> None:
         axis, start = step["axis"], 0

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator
 
 from shorthaul.relational.ir import Program
+from shorthaul.relational.passes.aggregation import place_products
+from shorthaul.relational.passes.bases import order_bases
 from shorthaul.relational.passes.compact import compact
 from shorthaul.relational.passes.reorder import multiply_weights_first
 from shorthaul.relational.passes.rewriting import GraphSizes
@@ -21,6 +23,8 @@ PIPELINE: tuple[Pass, ...] = (
     remove_concatenations,  # products of parts in place of parts put together
     compact,  # the fewest rows
     multiply_weights_first,  # the cheapest order of products
+    order_bases,  # rows by bases, or by what the bases make
+    place_products,  # before or after the sums over edges
     canonicalise,  # what the others left
 )
 

@@ -12,9 +12,10 @@ from shorthaul.relational.topology import Topology
 
 @dataclass(frozen=True)
 class GraphSizes:
-    """Rows of every space: all that a pass may know of a graph."""
+    """Rows of every space, and whether gradients are wanted: all that a pass may know of a call."""
 
     rows: Mapping[Space, int]
+    trains: bool = False
 
     @classmethod
     def of(cls, topology: Topology) -> GraphSizes:
