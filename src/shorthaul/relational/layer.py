@@ -5,7 +5,9 @@ from __future__ import annotations
 import functools
 import inspect
 import math
+import weakref
 from collections.abc import Callable, Collection, Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -20,6 +22,8 @@ from shorthaul.relational.backends.cpp import Run
 from shorthaul.relational.compiler import Compilation, compile_program
 from shorthaul.relational.declarations import Declaration
 from shorthaul.relational.differentiate import GRADIENT
+from shorthaul.relational.estimate import Machine
+from shorthaul.relational.explain import Explanation, read_source
 from shorthaul.relational.ir import Program, drop_unused
 from shorthaul.relational.passes.rewriting import GraphSizes, rewrite
 from shorthaul.relational.spaces import Space
@@ -69,7 +73,7 @@ class LayerDefinition:
         """The function at these sizes, with tensors for all arguments but the absent ones."""
         program = trace(self.function, sizes, options, absent)
         present = {name: d for name, d in self.declarations.items() if name not in absent}
-        return CompiledFunction(program, present, without)
+        return CompiledFunction(program, present, without, read_source(self.function))
 
 
 def layer(function: Callable[..., Any]) -> LayerDefinition:
@@ -135,9 +139,13 @@ class CompiledLayer(nn.Module):
         weights = dict(self.named_parameters(recurse=False))
         return self.function(graph, {**given, **weights}, training=self.training)
 
-    def explain(self) -> str:
-        """Every stage of the last compilation: program, passes, kernels, generated source."""
-        return self.function.explain()
+    def explain(self, graph: RelationalGraph | None = None, **options: Any) -> str:
+        """Every stage: source, program, passes, kernels, estimates, generated source.
+
+        Estimates are for `graph`, or the graph of the last call. `stage` chooses a stage,
+        `picture="flow.svg"` also draws the flow of data, `machine=Machine.measure()` adds times.
+        """
+        return self.function.explain(graph, **options)
 
     def extra_repr(self) -> str:
         """The function and its sizes."""
@@ -153,8 +161,11 @@ class CompiledFunction:
         program: Program,
         declarations: Mapping[str, Declaration],
         without: Collection[str] = (),
+        source: str = "",
     ) -> None:
         self.program, self.declarations, self.without = program, dict(declarations), tuple(without)
+        self.source = source  # the author's text
+        self.last_call: tuple[Compilation, weakref.ref[Topology]] | None = None
         self.backend = "auto"  # or "cpp", or "reference": plain PyTorch
         self.evaluation_program = _without_dropout(program)
         self.feature_names = tuple(n for n, d in declarations.items() if d.kind != "weight")
@@ -203,13 +214,42 @@ class CompiledFunction:
             sizes = GraphSizes.of(topology)
             found = compile_program(program, sizes, dtype, index_dtype, gradients, self.without)
             self.compilations[key] = found
+        self.last_call = (found, weakref.ref(topology))
         return found
 
-    def explain(self) -> str:
-        """Every stage of the last compilation."""
-        if not self.compilations:
+    def explain(
+        self,
+        graph: RelationalGraph | None = None,
+        *,
+        stage: str | None = None,
+        machine: Machine | None = None,
+        picture: str | Path | None = None,
+    ) -> str:
+        """Every stage of the last call's compilation; `graph` is what estimates are for."""
+        if self.last_call is None and graph is None:
             return f"== as written, not compiled yet ==\n{self.program.text()}"
-        return list(self.compilations.values())[-1].text()
+        explanation = self.explanation(graph)
+        if picture is not None:
+            explanation.save_picture(picture)
+        return explanation.text(stage, machine)
+
+    def explanation(self, graph: RelationalGraph | None = None) -> Explanation:
+        """The last call's compilation, or one with all gradients, and the graph that it is for."""
+        topology = None
+        if graph is not None:
+            topology = Topology.of(graph)
+        elif self.last_call is not None:
+            topology = self.last_call[1]()
+        sizes = None if topology is None else GraphSizes.of(topology)
+        if self.last_call is not None:
+            return Explanation(self.source, self.last_call[0], sizes)
+        if topology is None:
+            raise LayerArgumentError(
+                f"{self.program.name} has not been called", "pass a graph, or call the layer first"
+            )
+        inputs = tuple(step.name for step in self.program.inputs)
+        compiled = self.compile(self.program, topology, torch.float32, inputs)
+        return Explanation(self.source, compiled, sizes)
 
     def _check(
         self, program: Program, topology: Topology, tensors: Mapping[str, torch.Tensor]
