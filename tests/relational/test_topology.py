@@ -4,6 +4,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 
+from shorthaul.graphs import RelationalGraph
 from shorthaul.relational.spaces import WAYS, Space
 from shorthaul.relational.topology import Topology
 from tests.graphs.drawn_graphs import edge_lists
@@ -82,3 +83,9 @@ def test_a_graph_that_changed_is_refused():
     graph.source.add_(0)
     with pytest.raises(GraphChangedError):
         Topology.of(graph)
+
+
+def test_rows_are_sorted_into_buckets_by_how_many_finer_rows_they_have():
+    graph = RelationalGraph.from_edges([0, 0, 0, 1, 1, 2], [1, 1, 1, 0, 0, 3], num_nodes=5)
+    buckets = Topology.of(graph).buckets(Space.EDGE, "target", (0, 2))
+    assert [each.tolist() for each in buckets] == [[2, 4], [0, 3], [1]]

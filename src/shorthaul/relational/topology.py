@@ -153,6 +153,19 @@ class Topology:
         found: Tiles = self._kept[key]
         return found
 
+    def buckets(self, fine: Space, way: str, limits: tuple[int, ...]) -> tuple[torch.Tensor, ...]:
+        """Coarse rows by how many fine rows they have: up to each limit, and more than the last."""
+        key = ("buckets", fine, way, limits)
+        if key not in self._kept:
+            pointers = self.members(fine, way).pointers.to(torch.int64)
+            bucket = torch.bucketize(pointers[1:] - pointers[:-1], torch.tensor(limits))
+            self._kept[key] = tuple(
+                torch.nonzero(bucket == number).flatten().to(self.graph.index_dtype)
+                for number in range(len(limits) + 1)
+            )
+        found: tuple[torch.Tensor, ...] = self._kept[key]
+        return found
+
     def _find_way(self, fine: Space, way: str) -> torch.Tensor:
         dtype = self.graph.index_dtype
         if way == "all":
