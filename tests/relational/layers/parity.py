@@ -26,7 +26,7 @@ def assert_same_layer(
             generator = torch.Generator().manual_seed(number)
             parameter.copy_(torch.randn(parameter.shape, generator=generator) * 0.5)
     ours.load_state_dict(theirs.state_dict())
-    for name in ("function", "by_node"):
+    for name in ("function", "apart", "by_number"):
         if hasattr(ours, name):
             getattr(ours, name).backend = backend
     features = None if x is None else x.requires_grad_()

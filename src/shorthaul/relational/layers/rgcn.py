@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 import torch
@@ -9,10 +10,11 @@ from torch import nn
 
 from shorthaul.errors import LayerArgumentError
 from shorthaul.graphs import RelationalGraph
-from shorthaul.relational.declarations import EdgeFeature, NodeFeature, Weight
-from shorthaul.relational.language import linear, reduce_max
+from shorthaul.graphs.edge_tensors import require_range
+from shorthaul.relational.declarations import NodeFeature, Weight
+from shorthaul.relational.language import linear, reduce_max, total
 from shorthaul.relational.layer import layer
-from shorthaul.relational.layers.graph_inputs import find_graph, glorot
+from shorthaul.relational.layers.graph_inputs import LayerInput, glorot, keep_graph, read_input
 
 
 @layer
@@ -55,18 +57,29 @@ def rgcn(
 
 
 @layer
-def rgcn_by_node(
+def rgcn_by_number(
     g: Any,
-    message: EdgeFeature("out"),
-    start: NodeFeature("out"),
+    table: NodeFeature("rows", "out"),
+    comp: Weight("relation", "rows") = None,
     *,
     aggr: str,
+    rows: int,
+    out: int,
 ) -> Any:
-    """The same where the source is a node's number: every edge reads a row of its relation's table."""
+    """The same where a node is its number: its message is a row of the relation's table.
+
+    Without bases, the graph's nodes are the rows of all tables, one after the other. With them, a node
+    has a row in the table of each base, and the relation says how much of each.
+    """
     for n in g.target_nodes():
-        n.out = n.start
         for e in n.incoming_edges():
-            n.out += e.message if aggr == "add" else e.message / e.count(within="relation")
+            message = e.source.table
+            if comp is not None:
+                message = total(message * comp[e.relation].reshape(rows, 1), 0)
+            message = message.reshape(out)
+            if aggr == "max":
+                message = reduce_max(message, within="relation")
+            n.out += message if aggr == "add" else message / e.count(within="relation")
     return n.out
 
 
@@ -128,12 +141,17 @@ class RGCNConv(nn.Module):
         self.root = nn.Parameter(torch.empty(width, out_channels)) if root_weight else None
         self.bias = nn.Parameter(torch.empty(out_channels)) if bias else None
         self.function = self._compile()
-        self.by_node = rgcn_by_node.compile({"out": out_channels}, {"aggr": self.aggr})
+        self.apart = self._compile(absent={"root"})  # targets have features of their own
+        numbers = {"aggr": self.aggr, "rows": num_bases or 1, "out": out_channels}
+        sizes = {"rows": num_bases or 1, "out": out_channels}
+        self.by_number = rgcn_by_number.compile(
+            sizes, numbers, () if num_bases is not None else ("comp",)
+        )
         self.reset_parameters()
 
-    def _compile(self) -> Any:
+    def _compile(self, absent: Collection[str] = ()) -> Any:
         bases, blocks = self.num_bases or 0, self.num_blocks or 0
-        absent = {"weight", "basis", "comp", "blocks"} - (
+        absent = {"weight", "basis", "comp", "blocks", *absent} - (
             {"basis", "comp"} if bases else {"blocks"} if blocks else {"weight"}
         )
         absent |= {name for name in ("root", "bias") if getattr(self, name) is None}
@@ -160,55 +178,59 @@ class RGCNConv(nn.Module):
     def forward(
         self,
         x: torch.Tensor | tuple[torch.Tensor, torch.Tensor] | None,
-        edge_index: torch.Tensor | RelationalGraph,
+        edge_index: Any,
         edge_type: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """Features (or None or numbers of nodes, for a table of embeddings), edges, relations."""
         if x is None or (isinstance(x, torch.Tensor) and x.dtype in (torch.int32, torch.int64)):
-            return self._forward_numbers(x, edge_index, edge_type)
-        features, num_targets = _join(x)
-        graph = _shift_targets(
-            find_graph, edge_index, edge_type, x, features.shape[0], self.num_relations
-        )
-        tensors: dict[str, torch.Tensor] = {"x": features}
+            numbers = x if x is not None else torch.arange(self.width)
+            found = read_input(numbers, edge_index, edge_type, self.num_relations)
+            return self._forward_numbers(found, is_all=x is None)
+        found = read_input(x, edge_index, edge_type, self.num_relations)
+        tensors: dict[str, torch.Tensor] = {"x": found.sources}
         if self.num_bases is not None:
             tensors |= {"basis": self.weight.flatten(1), "comp": self.comp}
         else:
             tensors["blocks" if self.num_blocks is not None else "weight"] = self.weight
-        for name, value in (("root", self.root), ("bias", self.bias)):
-            if value is not None:
-                tensors[name] = value
-        out: torch.Tensor = self.function(graph, tensors, training=self.training)
-        return out if num_targets is None else out[features.shape[0] - num_targets :]
-
-    def _forward_numbers(
-        self,
-        x: torch.Tensor | None,
-        edge_index: torch.Tensor | RelationalGraph,
-        edge_type: torch.Tensor | None,
-    ) -> torch.Tensor:
-        if self.num_blocks is not None or self.aggr == "max":
-            raise LayerArgumentError(
-                "nodes are given by number, which blocks and aggr='max' do not take",
-                "pass features, or leave num_blocks and aggr='max' out",
-            )
-        number = x if x is not None else torch.arange(self.width)
-        graph = find_graph(edge_index, edge_type, number.shape[0], self.num_relations)
-        source = number[graph.source.long()].long()
-        relation = graph.relation.long()
-        if self.num_bases is not None:
-            rows = self.weight.permute(1, 0, 2)[source]  # (edges, bases, out)
-            message = torch.einsum("eb,ebo->eo", self.comp[relation], rows)
-        else:
-            message = self.weight.flatten(0, 1)[relation * self.width + source]
-        start = message.new_zeros(number.shape[0], self.out_channels)
-        if self.root is not None:
-            start = start + self.root[number.long()]
         if self.bias is not None:
-            start = start + self.bias
-        tensors = {"message": message, "start": start}
-        out: torch.Tensor = self.by_node(graph, tensors, training=self.training)
-        return out
+            tensors["bias"] = self.bias
+        if found.targets is not None:
+            out: torch.Tensor = self.apart(
+                found.graph, tensors, training=self.training, num_targets=found.num_targets
+            )
+            return out if self.root is None else torch.addmm(out, found.targets, self.root)
+        if self.root is not None:
+            tensors["root"] = self.root
+        joined: torch.Tensor = self.function(
+            found.graph, tensors, training=self.training, num_targets=found.num_targets
+        )
+        return joined
+
+    def _forward_numbers(self, found: LayerInput, *, is_all: bool) -> torch.Tensor:
+        numbers = found.sources
+        if self.num_blocks is not None:
+            raise LayerArgumentError(
+                "nodes are given by number, which blocks do not take",
+                "pass features, or leave num_blocks out",
+            )
+        if self.num_bases is not None:
+            table = self.weight.transpose(0, 1)  # (width, bases, out)
+            tensors = {"table": table if is_all else table[numbers.long()], "comp": self.comp}
+            graph = found.graph
+        else:
+            tensors = {"table": self.weight.flatten(0, 1).unsqueeze(1)}
+            graph = keep_graph(
+                ("table", self.width),
+                [found.graph] if is_all else [found.graph, numbers],
+                lambda: _number_rows(found.graph, numbers, self.width),
+            )
+        num_targets = numbers.shape[0] if found.num_targets is None else found.num_targets
+        out: torch.Tensor = self.by_number(
+            graph, tensors, training=self.training, num_targets=num_targets
+        )
+        if self.root is not None:
+            out = out + (self.root if is_all else self.root[numbers[:num_targets].long()])
+        return out if self.bias is None else out + self.bias
 
     def explain(self) -> str:
         """Every stage of the last compilation."""
@@ -220,20 +242,14 @@ class RGCNConv(nn.Module):
         return f"{self.in_channels}, {self.out_channels}, num_relations={self.num_relations}"
 
 
-def _join(x: Any) -> tuple[torch.Tensor, int | None]:
-    """Sources and targets as the nodes of one graph: targets after sources."""
-    if isinstance(x, torch.Tensor):
-        return x, None
-    source, target = x
-    return torch.cat([source, target]), target.shape[0]
-
-
-def _shift_targets(
-    find: Any, edge_index: Any, edge_type: Any, x: Any, num_nodes: int, num_relations: int
-) -> RelationalGraph:
-    if isinstance(x, torch.Tensor) or isinstance(edge_index, RelationalGraph):
-        graph: RelationalGraph = find(edge_index, edge_type, num_nodes, num_relations)
-        return graph
-    shift = torch.tensor([[0], [x[0].shape[0]]], dtype=edge_index.dtype)
-    shifted: RelationalGraph = find(edge_index + shift, edge_type, num_nodes, num_relations)
-    return shifted
+def _number_rows(graph: RelationalGraph, numbers: torch.Tensor, width: int) -> RelationalGraph:
+    """`graph` with a source for each row of all relations' tables: row r * width + n for node n."""
+    require_range(numbers, width, "number", "nodes in the layer's table")
+    sources = graph.relation.long() * width + numbers.long()[graph.source.long()]
+    return RelationalGraph.from_edges(
+        sources,
+        graph.target,
+        graph.relation,
+        num_nodes=max(graph.num_relations * width, graph.num_nodes),
+        num_relations=graph.num_relations,
+    )
