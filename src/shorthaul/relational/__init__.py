@@ -36,7 +36,7 @@ from shorthaul.relational.language import (
     total,
 )
 from shorthaul.relational.layer import CompiledLayer, layer
-from shorthaul.relational.layers import GATv2Conv, HGTConv, RGATConv, RGCNConv, SAGEConv
+from shorthaul.relational.layers import GATv2Conv, HGTConv, RGATConv, RGCNConv, SAGEConv, SimpleHGN
 
 __all__ = [
     "CompiledLayer",
@@ -48,6 +48,7 @@ __all__ = [
     "RGCNConv",
     "RelationalGraph",
     "SAGEConv",
+    "SimpleHGN",
     "Weight",
     "absolute",
     "broadcast",

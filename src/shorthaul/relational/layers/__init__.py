@@ -5,5 +5,6 @@ from shorthaul.relational.layers.hgt import HGTConv
 from shorthaul.relational.layers.rgat import RGATConv
 from shorthaul.relational.layers.rgcn import RGCNConv
 from shorthaul.relational.layers.sage import SAGEConv
+from shorthaul.relational.layers.simple_hgn import SimpleHGN
 
-__all__ = ["GATv2Conv", "HGTConv", "RGATConv", "RGCNConv", "SAGEConv"]
+__all__ = ["GATv2Conv", "HGTConv", "RGATConv", "RGCNConv", "SAGEConv", "SimpleHGN"]
