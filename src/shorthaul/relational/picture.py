@@ -109,8 +109,10 @@ def _value_bytes(kernels: Iterable[KernelEstimate]) -> dict[str, int]:
 
 def _value_lines(program: Program, name: str, bytes_of: Mapping[str, int]) -> tuple[str, ...]:
     step = program[name]
+    called = {base_of(program, value): output for output, value in program.outputs}.get(name, name)
     shape = " x ".join(map(str, step.shape)) or "1"
-    lines = [name, f"{shape} over {step.space.value}"]
+    lines = [name if called == name else f"{called} = {name}"]
+    lines.append(f"{shape} over {step.space.value}")
     if name in bytes_of:
         lines.append(format_bytes(bytes_of[name]))
     return tuple(lines)
