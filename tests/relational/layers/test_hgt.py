@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from shorthaul.errors import LayerArgumentError
+from shorthaul.graphs import RelationalGraph
 from shorthaul.relational import HGTConv
 
 pyg = pytest.importorskip("torch_geometric.nn")
@@ -79,6 +80,35 @@ def test_a_relation_without_edges_may_be_left_out():
     empty = {**edges, ("c", "w", "b"): torch.empty(2, 0, dtype=torch.int64)}
     for name, value in ours(x, edges).items():
         assert torch.equal(ours(x, empty)[name], value)
+
+
+def test_a_graph_of_types_in_another_order():
+    ours, _ = _pair(2)
+    ours.function.backend = "reference"
+    x, edges = _inputs()
+    turned = {name: NODES[name] for name in "cba"}
+    graph = RelationalGraph.from_typed_edges(edges, turned)
+    for name, value in ours(x, edges).items():
+        torch.testing.assert_close(ours(x, graph)[name], value)
+    with pytest.raises(LayerArgumentError, match=r"x_dict\['b'\] has 2 rows"):
+        ours({**x, "b": x["b"][:2]}, graph)
+
+
+def test_hetero_data_holds_features_and_edges():
+    from torch_geometric.data import HeteroData
+
+    ours, _ = _pair(2)
+    ours.function.backend = "reference"
+    x, edges = _inputs()
+    data = HeteroData()
+    for name, value in x.items():
+        data[name].x = value
+    for relation, value in edges.items():
+        data[relation].edge_index = value
+    for name, value in ours(x, edges).items():
+        assert torch.equal(ours(data)[name], value)
+    with pytest.raises(LayerArgumentError, match="dict was given without edges"):
+        ours(x)
 
 
 def test_bad_types_are_named():

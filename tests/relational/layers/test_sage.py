@@ -12,12 +12,40 @@ pyg = pytest.importorskip("torch_geometric.nn")
 
 @pytest.mark.parametrize(
     "options",
-    [{}, {"aggr": "max"}, {"aggr": "add"}, {"root_weight": False}, {"bias": False}],
+    [
+        {},
+        {"aggr": "max"},
+        {"aggr": "add"},
+        {"root_weight": False},
+        {"bias": False},
+        {"normalize": True},
+        {"project": True},
+    ],
     ids=str,
 )
 def test_same_as_pyg(options):
     ours, theirs = SAGEConv(16, 8, **options), pyg.SAGEConv(16, 8, **options)
     assert_same_layer(ours, theirs, draw(40, 16), EDGE_INDEX, backend="reference")
+
+
+@pytest.mark.parametrize("widths", [(16, 16), (16, 5)])
+def test_sources_and_targets_apart(widths):
+    ours, theirs = SAGEConv(widths, 8).double(), pyg.SAGEConv(widths, 8).double()
+    ours.load_state_dict(theirs.state_dict())
+    ours.apart.backend = "reference"
+    edges = torch.stack([EDGE_INDEX[0], EDGE_INDEX[1] % 12])
+    pair = draw(40, widths[0]), draw(12, widths[1])
+    torch.testing.assert_close(ours(pair, edges), theirs(pair, edges))
+    alone = pair[0], None
+    got = ours(alone, edges, size=(40, 12))
+    torch.testing.assert_close(got, theirs(alone, edges, size=(40, 12)))
+
+
+def test_widths_that_do_not_fit_are_named():
+    with pytest.raises(LayerArgumentError, match=r"`x` has shape \(40, 9\), expected \(40, 16\)"):
+        SAGEConv(16, 8)(torch.randn(40, 9), EDGE_INDEX)
+    with pytest.raises(LayerArgumentError, match="pair of features"):
+        SAGEConv((16, 5), 8)(torch.randn(40, 16), EDGE_INDEX)
 
 
 def test_aggregations_that_are_not_there():

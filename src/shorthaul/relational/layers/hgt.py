@@ -14,7 +14,7 @@ from shorthaul.graphs import RelationalGraph
 from shorthaul.relational.declarations import NodeFeature, Weight
 from shorthaul.relational.language import dot, gelu, linear, softmax
 from shorthaul.relational.layer import layer
-from shorthaul.relational.layers.graph_inputs import find_typed_graph, glorot
+from shorthaul.relational.layers.graph_inputs import find_graph, find_typed_graph, glorot
 
 Types = tuple[str, str, str]
 
@@ -71,13 +71,7 @@ class _RelationMaps(nn.Module):
 
     def __init__(self, dim: int, relations: int, heads: int) -> None:
         super().__init__()
-        self.relations, self.heads = relations, heads
         self.weight = nn.Parameter(torch.empty(heads * relations, dim, dim))
-
-    def by_relation(self) -> torch.Tensor:
-        """(relations, heads, dim, dim)"""
-        dim = self.weight.shape[-1]
-        return self.weight.view(self.heads, self.relations, dim, dim).transpose(0, 1)
 
 
 class HGTConv(nn.Module):
@@ -141,17 +135,22 @@ class HGTConv(nn.Module):
         for each in (*self.skip.values(), *self.p_rel.values()):
             nn.init.ones_(each)
 
-    def forward(
-        self,
-        x_dict: Mapping[str, torch.Tensor],
-        edge_index_dict: Mapping[Types, torch.Tensor] | RelationalGraph,
-    ) -> dict[str, torch.Tensor]:
-        """Features per node type, edges per relation; new features per node type."""
+    def forward(self, x_dict: Any, edge_index_dict: Any = None) -> dict[str, torch.Tensor]:
+        """Features per node type, edges per relation; new features per node type.
+
+        Edges are a mapping of relations to edges, a typed `RelationalGraph` or a typed DGL graph. PyG's
+        `HeteroData` holds both.
+        """
+        if edge_index_dict is None:
+            x_dict, edge_index_dict = _read_data(x_dict)
+        if hasattr(edge_index_dict, "canonical_etypes"):
+            edge_index_dict = find_graph(edge_index_dict, None, 0, len(self.edge_types))
         self._require_types(x_dict, edge_index_dict)
-        counts = {name: x_dict[name].shape[0] for name in self.node_types if name in x_dict}
         if isinstance(edge_index_dict, RelationalGraph):
             graph = edge_index_dict
+            counts = _count_nodes(graph, x_dict)
         else:
+            counts = {name: x_dict[name].shape[0] for name in self.node_types if name in x_dict}
             relations = tuple(
                 each for each in self.edge_types if each[0] in counts and each[2] in counts
             )
@@ -161,8 +160,8 @@ class HGTConv(nn.Module):
         priors = torch.stack([self.p_rel["__".join(each)][0] for each in self.edge_types])
         tensors = {
             "kqv": kqv,
-            "k_rel": self.k_rel.by_relation()[chosen],
-            "v_rel": self.v_rel.by_relation()[chosen],
+            "k_rel": self._by_relation(self.k_rel.weight)[chosen],
+            "v_rel": self._by_relation(self.v_rel.weight)[chosen],
             "p_rel": priors[chosen].unsqueeze(-1),
         }
         heard: torch.Tensor = self.function(graph, tensors, training=self.training)
@@ -173,6 +172,11 @@ class HGTConv(nn.Module):
                 out[name] = self._finish(name, heard[start : start + count], x_dict[name])
             start += count
         return out
+
+    def _by_relation(self, maps: torch.Tensor) -> torch.Tensor:
+        """(relations, heads, dim, dim) of PyG's (heads * relations, dim, dim)."""
+        shape = self.heads, len(self.edge_types), *maps.shape[1:]
+        return maps.view(shape).transpose(0, 1)
 
     def _finish(self, name: str, heard: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
         out: torch.Tensor = self.out_lin.lins[name](heard)
@@ -209,3 +213,27 @@ class HGTConv(nn.Module):
     def extra_repr(self) -> str:
         """Width and heads."""
         return f"-1, {self.out_channels}, heads={self.heads}"
+
+
+def _read_data(data: Any) -> tuple[Any, Any]:
+    try:
+        return data.x_dict, data.edge_index_dict
+    except AttributeError:
+        raise LayerArgumentError(
+            f"{type(data).__name__} was given without edges",
+            "pass x_dict and edge_index_dict, or a HeteroData that has both",
+        ) from None
+
+
+def _count_nodes(graph: RelationalGraph, x_dict: Mapping[str, torch.Tensor]) -> dict[str, int]:
+    """How many nodes of each type there are, in the graph's order."""
+    counts = dict(zip(graph.node_types, graph.nodes_per_type, strict=True))
+    for name, count in counts.items():
+        got = x_dict[name].shape[0] if name in x_dict else None
+        if got != count:
+            told = f"has {got:,} rows" if got is not None else "is missing"
+            raise LayerArgumentError(
+                f"x_dict[{name!r}] {told}, but the graph has {count:,} nodes of that type",
+                "give one row of features per node",
+            )
+    return counts

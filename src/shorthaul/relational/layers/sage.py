@@ -8,11 +8,10 @@ import torch
 from torch import nn
 
 from shorthaul.errors import LayerArgumentError
-from shorthaul.graphs import RelationalGraph
 from shorthaul.relational.declarations import NodeFeature, Weight
 from shorthaul.relational.language import linear, reduce_max, reduce_mean, reduce_sum
 from shorthaul.relational.layer import layer
-from shorthaul.relational.layers.graph_inputs import find_graph
+from shorthaul.relational.layers.graph_inputs import read_input
 
 _REDUCTIONS = {"mean": reduce_mean, "add": reduce_sum, "sum": reduce_sum, "max": reduce_max}
 
@@ -40,38 +39,78 @@ def sage(
 
 
 class SAGEConv(nn.Module):
-    """PyG's `SAGEConv` with aggr mean, add or max: `lin_l.weight`, `lin_l.bias`, `lin_r.weight`."""
+    """PyG's `SAGEConv` with aggr mean, add or max: same arguments, parameters and numbers; compiled.
+
+    Sources and targets may be apart: `in_channels=(source width, target width)` and a pair of
+    features.
+
+    >>> import torch, shorthaul as sh
+    >>> sage = sh.relational.SAGEConv(8, 4)
+    >>> sage(torch.randn(3, 8), torch.tensor([[0, 0, 1], [1, 2, 2]])).shape
+    torch.Size([3, 4])
+    """
 
     def __init__(
         self,
-        in_channels: int,
+        in_channels: int | tuple[int, int],
         out_channels: int,
         aggr: str = "mean",
+        normalize: bool = False,
         root_weight: bool = True,
+        project: bool = False,
         bias: bool = True,
     ) -> None:
         super().__init__()
         if aggr not in _REDUCTIONS:
             raise LayerArgumentError(f"aggr is {aggr!r}", f"it is one of {', '.join(_REDUCTIONS)}")
+        widths = (in_channels, in_channels) if isinstance(in_channels, int) else in_channels
         self.in_channels, self.out_channels, self.aggr = in_channels, out_channels, aggr
-        self.lin_l = nn.Linear(in_channels, out_channels, bias=bias)
-        self.lin_r = nn.Linear(in_channels, out_channels, bias=False) if root_weight else None
-        absent = ([] if root_weight else ["own"]) + ([] if bias else ["bias"])
-        sizes = {"width": in_channels, "out": out_channels}
-        self.function = sage.compile(sizes, {"aggr": aggr}, absent)
+        self.normalize, self.root_weight, self.project = normalize, root_weight, project
+        self.is_alike = widths[0] == widths[1]
+        self.lin = nn.Linear(widths[0], widths[0]) if project else None
+        self.lin_l = nn.Linear(widths[0], out_channels, bias=bias)
+        self.lin_r = nn.Linear(widths[1], out_channels, bias=False) if root_weight else None
+        absent = set() if bias else {"bias"}
+        sizes = {"width": widths[0], "out": out_channels}
+        alone = set() if root_weight and not project and self.is_alike else {"own"}
+        self.function = sage.compile(sizes, {"aggr": aggr}, absent | alone)
+        self.apart = sage.compile(sizes, {"aggr": aggr}, absent | {"own"})
 
-    def forward(self, x: torch.Tensor, edge_index: torch.Tensor | RelationalGraph) -> torch.Tensor:
-        """Node features and edges."""
-        graph = find_graph(edge_index, None, x.shape[0], 1)
-        tensors = {"x": x, "neighbours": self.lin_l.weight.t()}
-        if self.lin_r is not None:
-            tensors["own"] = self.lin_r.weight.t()
+    def forward(
+        self,
+        x: torch.Tensor | tuple[torch.Tensor, torch.Tensor | None],
+        edge_index: Any,
+        size: tuple[int, int] | None = None,
+    ) -> torch.Tensor:
+        """Node features, or those of sources and targets, and edges."""
+        if isinstance(x, torch.Tensor) and self.lin_r is not None and not self.is_alike:
+            raise LayerArgumentError(
+                f"the layer was made for sources and targets of widths {self.in_channels}",
+                "pass a pair of features: (sources, targets)",
+            )
+        if self.lin is not None:  # what is heard is no longer what a node is
+            source, target = (x, x) if isinstance(x, torch.Tensor) else x
+            x = self.lin(source).relu(), target
+        found = read_input(x, edge_index, None, 1, None if size is None else size[1])
+        tensors = {"x": found.sources, "neighbours": self.lin_l.weight.t()}
         if self.lin_l.bias is not None:
             tensors["bias"] = self.lin_l.bias
-        out: torch.Tensor = self.function(graph, tensors, training=self.training)
-        return out
+        is_apart = not isinstance(x, torch.Tensor)
+        if self.lin_r is not None and not is_apart:
+            tensors["own"] = self.lin_r.weight.t()
+        function = self.apart if is_apart else self.function
+        out: torch.Tensor = function(
+            found.graph, tensors, training=self.training, num_targets=found.num_targets
+        )
+        if self.lin_r is not None and found.targets is not None:
+            out = out + self.lin_r(found.targets)
+        return nn.functional.normalize(out) if self.normalize else out
 
     def explain(self) -> str:
         """Every stage of the last compilation."""
         text: str = self.function.explain()
         return text
+
+    def extra_repr(self) -> str:
+        """Widths and aggregation."""
+        return f"{self.in_channels}, {self.out_channels}, aggr={self.aggr}"
