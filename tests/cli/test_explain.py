@@ -87,3 +87,89 @@ def test_errors_say_which_part_is_wrong(
     shown = shorthaul("explain", subject)
     assert shown.exit_code == exit_code
     assert words in shown.stderr
+
+
+ATTENTION = """\
+from shorthaul.relational import NodeFeature, Weight, layer, linear, softmax
+
+
+@layer
+def attention(
+    g,
+    x: NodeFeature("width"),
+    weight: Weight("relation", "width", "heads*out"),
+    key: Weight("heads*out", "heads"),
+    *,
+    heads,
+):
+    for e in g.edges():
+        e.value = linear(e.source.x, weight[e.relation])
+        e.alpha = softmax(linear(e.value, key)).reshape(heads, 1)
+    for n in g.target_nodes():
+        for e in n.incoming_edges():
+            n.out += e.alpha * e.value.reshape(heads, -1)
+    return n.out
+"""
+WIDTHS = ("--size", "width=8", "--size", "out=4", "--size", "heads=2")
+
+
+@pytest.fixture
+def attention(layers: Path) -> Iterator[str]:
+    (layers / "my_attention.py").write_text(ATTENTION)
+    yield "my_attention:attention"
+    sys.modules.pop("my_attention", None)
+
+
+def test_a_layer_function_at_widths(shorthaul, attention: str, layers: Path) -> None:
+    shown = shorthaul("explain", attention, *WIDTHS, "--picture", "flow.svg")
+    assert shown.exit_code == 0, shown.stderr
+    for part in ("== source ==\n@layer\n", "== compact ==", "== kernels ==\nforward\n", "backward"):
+        assert part in shown.output
+    assert "a graph of 10,000 nodes, 10,000 targets, 10 relations" in shown.output
+    assert (layers / "flow.svg").read_text().startswith("<svg ")
+
+
+def test_one_stage_for_a_graph_of_given_sizes(shorthaul, attention: str) -> None:
+    sizes = ("--nodes", "50", "--edges", "300", "--relations", "7")
+    shown = shorthaul("explain", attention, *WIDTHS, *sizes, "--stage", "estimate", "--inference")
+    assert shown.output.startswith("== estimate ==\na graph of 50 nodes, 50 targets, 7 relations")
+    assert "backward" not in shown.output
+
+
+def test_a_graph_from_a_file(shorthaul, attention: str, layers: Path) -> None:
+    from shorthaul.graphs import RelationalGraph
+
+    graph = RelationalGraph.from_edges([0, 1, 2], [1, 2, 2], relation=[0, 1, 1])
+    graph.save(layers / "saved")
+    (layers / "edges.txt").write_text("0 1\n1 2\n2 2\n")
+    for name, relations in (("saved", 2), ("edges.txt", 1)):
+        shown = shorthaul(
+            "explain", attention, *WIDTHS, "--graph", name, "--stage", "estimate", "--inference"
+        )
+        assert f"3 nodes, 3 targets, {relations} relations" in shown.output
+
+
+@pytest.mark.parametrize(
+    ("options", "exit_code", "words"),
+    [
+        (("--size", "width"), 2, "expected --size NAME=NUMBER such as width=64, got 'width'."),
+        (("--size", "width=8"), 2, "my_attention:attention needs --size heads=..."),
+        (("--size", "heads=2"), 1, "`x` has the width `width`, which was not given"),
+        ((*WIDTHS, "--stage", "fusion"), 1, "there is no stage 'fusion'"),
+        ((*WIDTHS, "--picture", "flow.png"), 1, "a picture was asked for as flow.png"),
+        ((*WIDTHS, "--graph", "my_layers.py", "--nodes", "3"), 2, "--graph has its own"),
+    ],
+)
+def test_options_that_do_not_fit(
+    shorthaul, attention: str, options: tuple[str, ...], exit_code: int, words: str
+) -> None:
+    shown = shorthaul("explain", attention, *options)
+    assert shown.exit_code == exit_code
+    assert words in shown.stderr
+
+
+@pytest.mark.parametrize("subject", ["my_layers:layer", "answer"])
+def test_options_are_for_layer_functions(shorthaul, subject: str) -> None:
+    shown = shorthaul("explain", subject, "--stage", "kernels")
+    assert shown.exit_code == 2
+    assert f"--stage: options are for functions with @layer, and {subject} is none." in shown.stderr
