@@ -41,6 +41,7 @@ from shorthaul.errors import (
     RowArgumentError,
     RowIndexError,
     RowReadError,
+    SecondDerivativeError,
     SeedRangeError,
     SettingError,
     ShorthaulError,
@@ -80,6 +81,12 @@ GOLDEN: dict[ShorthaulError, str] = {
     ),
     LayerArgumentError("rgcn needs `x`", "pass x=<tensor>"): (
         "rgcn needs `x`.\n  Pass x=<tensor>."
+    ),
+    SecondDerivativeError("rgcn"): (
+        "the gradient of the compiled layer `rgcn` was differentiated; it has a first derivative "
+        "only.\n"
+        '  Set `layer.function.backend = "reference"` for second derivatives: plain PyTorch, slower.\n'
+        "  If one was not meant, leave out create_graph=True."
     ),
     MissingExtraError("triton", "gpu", "compiling for a GPU"): (
         "compiling for a GPU needs the package `triton`, which is not installed.\n"

@@ -590,3 +590,16 @@ class LayerArgumentError(ShorthaulError, ValueError, TypeError):
 
     def __init__(self, problem: str, remedy: str) -> None:
         super().__init__(f"{problem}.\n  {remedy[:1].upper()}{remedy[1:]}.")
+
+
+class SecondDerivativeError(ShorthaulError, NotImplementedError):
+    """The gradient of a compiled relational layer was differentiated again."""
+
+    def __init__(self, layer: str) -> None:
+        super().__init__(
+            f"the gradient of the compiled layer `{layer}` was differentiated; it has a first "
+            "derivative only.\n"
+            '  Set `layer.function.backend = "reference"` for second derivatives: plain PyTorch, '
+            "slower.\n"
+            "  If one was not meant, leave out create_graph=True."
+        )

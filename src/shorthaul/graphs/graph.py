@@ -30,6 +30,7 @@ from shorthaul.graphs.edge_tensors import (
     split_edge_index,
 )
 from shorthaul.graphs.indexes import PairIndex, RelationIndex, SourceIndex, TargetIndex
+from shorthaul.graphs.known_graphs import remember_graph
 from shorthaul.graphs.relation import Relation
 
 Index = TypeVar("Index", TargetIndex, SourceIndex, RelationIndex, PairIndex)
@@ -67,6 +68,7 @@ class RelationalGraph:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "_versions", self._read_versions())
+        remember_graph(self)
 
     @classmethod
     def from_edges(
@@ -425,6 +427,7 @@ class RelationalGraph:
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         self.__dict__["_versions"] = self._read_versions()
+        remember_graph(self)
 
     def __repr__(self) -> str:
         types = f" of {len(self.node_types)} types" if len(self.node_types) > 1 else ""

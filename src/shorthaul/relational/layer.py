@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import math
+import threading
 import weakref
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
@@ -12,25 +13,31 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.autograd.function import once_differentiable
 
 from shorthaul.errors import LayerArgumentError
-from shorthaul.graphs import RelationalGraph
+from shorthaul.graphs import Block, RelationalGraph
 from shorthaul.jit import can_use_kernels
+from shorthaul.relational.arguments import (
+    cast_as_autocast,
+    count_relations,
+    prepare_arguments,
+    read_all_features,
+)
 from shorthaul.relational.backends import reference
-from shorthaul.relational.backends.cpp import Run
+from shorthaul.relational.block_graph import graph_of_block
 from shorthaul.relational.compiler import Compilation, compile_program
 from shorthaul.relational.declarations import Declaration
-from shorthaul.relational.differentiate import GRADIENT
 from shorthaul.relational.estimate import Machine
 from shorthaul.relational.explain import Explanation, read_source
 from shorthaul.relational.ir import Program, drop_unused
+from shorthaul.relational.operator import name_function, record_call
 from shorthaul.relational.passes.rewriting import GraphSizes, rewrite
+from shorthaul.relational.recorded_run import RecordedRun
 from shorthaul.relational.spaces import Space
 from shorthaul.relational.topology import Topology
 from shorthaul.relational.trace import read_declarations, trace
 
-DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
+_compiling = threading.Lock()  # threads that meet a layer at once compile it once
 
 
 class LayerDefinition:
@@ -113,6 +120,9 @@ class CompiledLayer(nn.Module):
         self.sizes, self.options, self.without = dict(sizes), dict(options), tuple(without)
         self.function = definition.compile(sizes, options, without=without)
         self.program = self.function.program
+        self.weight_names = tuple(
+            name for name, each in definition.declarations.items() if each.kind == "weight"
+        )
         for name, declaration in definition.declarations.items():
             if declaration.kind == "weight":
                 rows: dict[Space, tuple[int, ...]] = {
@@ -133,11 +143,16 @@ class CompiledLayer(nn.Module):
                 limit = math.sqrt(6.0 / (parameter.shape[-2] + parameter.shape[-1]))
                 nn.init.uniform_(parameter, -limit, limit)
 
-    def forward(self, graph: RelationalGraph, *features: torch.Tensor, **named: Any) -> Any:
-        """The layer's outputs. Features come in the order of the function's arguments, or by name."""
-        given = dict(zip(self.function.feature_names, features, strict=False)) | named
-        weights = dict(self.named_parameters(recurse=False))
-        return self.function(graph, {**given, **weights}, training=self.training)
+    def forward(self, graph: RelationalGraph | Block, *features: torch.Tensor, **named: Any) -> Any:
+        """The layer's outputs. Features come in the order of the function's arguments, or by name.
+
+        With a sampled block, a tensor has a row per source node of the block, a unified tensor one per
+        node of the whole graph, and outputs have a row per target of the block.
+        """
+        tensors = dict(zip(self.function.feature_names, features, strict=False)) | named
+        for name in self.weight_names:
+            tensors[name] = getattr(self, name)
+        return self.function(graph, tensors, training=self.training)
 
     def explain(self, graph: RelationalGraph | None = None, **options: Any) -> str:
         """Every stage: source, program, passes, kernels, estimates, generated source.
@@ -168,36 +183,56 @@ class CompiledFunction:
         self.last_call: tuple[Compilation, weakref.ref[Topology]] | None = None
         self.backend = "auto"  # or "cpp", or "reference": plain PyTorch
         self.evaluation_program = _without_dropout(program)
+        self.has_dropout = self.evaluation_program is not program
         self.feature_names = tuple(n for n, d in declarations.items() if d.kind != "weight")
+        self.input_names = tuple(step.name for step in program.inputs)
+        self.names_per_relation = tuple(
+            step.name
+            for step in program.inputs
+            if step.space in (Space.RELATION, Space.RELATION_TYPE)
+        )
         self.compilations: dict[Any, Compilation] = {}
+        self.name = name_function(self)
 
     def __call__(
         self,
-        graph: RelationalGraph,
+        graph: RelationalGraph | Block,
         tensors: Mapping[str, torch.Tensor],
         *,
         training: bool = False,
         num_targets: int | None = None,
     ) -> Any:
         """Run on `graph`, whose targets are its first `num_targets` nodes."""
+        if torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack() > 0:
+            return record_call(self, graph, tensors, training, num_targets)
         program = self.program if training else self.evaluation_program
+        block = graph if isinstance(graph, Block) else None
+        tensors = cast_as_autocast(read_all_features(program, tensors, block))
+        if isinstance(graph, Block):
+            num_targets = graph.num_targets
+            graph = graph_of_block(graph, count_relations(self, tensors))
         topology = Topology.of(graph, num_targets)
-        values = self._check(program, topology, tensors)
-        seed = int(torch.randint(2**62, ())) if program is not self.evaluation_program else 0
-        needing = tuple(name for name, value in values.items() if value.requires_grad)
-        if not torch.is_grad_enabled():
-            needing = ()
-        if self.backend == "reference" or not (
-            self.backend == "cpp" or can_use_kernels("relational")
-        ):
+        values = prepare_arguments(program, topology, tensors)
+        seed = int(torch.randint(2**62, ())) if training and self.has_dropout else 0
+        needing: tuple[str, ...] = ()
+        if torch.is_grad_enabled():
+            needing = tuple(name for name, value in values.items() if value.requires_grad)
+        if not self.uses_kernels or torch._C._are_functorch_transforms_active():
             found = reference.run(program, topology, values, seed)
             results = tuple(found[name] for name, _ in program.outputs)
         else:
             compiled = self.compile(program, topology, next(iter(values.values())).dtype, needing)
-            results = _Apply.apply(  # type: ignore[no-untyped-call]
+            results = RecordedRun.apply(  # type: ignore[no-untyped-call]
                 compiled, topology, seed, tuple(values), *values.values()
             )
         return results[0] if len(results) == 1 else results
+
+    @property
+    def uses_kernels(self) -> bool:
+        """Whether generated kernels run, and not plain PyTorch."""
+        if self.backend == "reference":
+            return False
+        return self.backend == "cpp" or can_use_kernels("relational")
 
     def compile(
         self,
@@ -211,9 +246,14 @@ class CompiledFunction:
         key = (program is self.program, dtype, index_dtype, gradients)
         found = self.compilations.get(key)
         if found is None:
-            sizes = GraphSizes.of(topology)
-            found = compile_program(program, sizes, dtype, index_dtype, gradients, self.without)
-            self.compilations[key] = found
+            with _compiling:
+                found = self.compilations.get(key)
+                if found is None:
+                    sizes = GraphSizes.of(topology)
+                    found = compile_program(
+                        program, sizes, dtype, index_dtype, gradients, self.without
+                    )
+                    self.compilations[key] = found
         self.last_call = (found, weakref.ref(topology))
         return found
 
@@ -251,45 +291,21 @@ class CompiledFunction:
         compiled = self.compile(self.program, topology, torch.float32, inputs)
         return Explanation(self.source, compiled, sizes)
 
-    def _check(
-        self, program: Program, topology: Topology, tensors: Mapping[str, torch.Tensor]
-    ) -> dict[str, torch.Tensor]:
-        found: dict[str, torch.Tensor] = {}
-        first: torch.Tensor | None = None
-        for step in program.inputs:
-            value = tensors.get(step.name)
-            if value is None:
-                raise LayerArgumentError(
-                    f"{program.name} needs `{step.name}`", f"pass {step.name}=<tensor>"
-                )
-            first = value if first is None else first
-            rows = topology.rows(step.space)
-            shape = (*topology.tensor_shape(step.space), *step.shape)
-            if tuple(value.shape) != shape:
-                raise LayerArgumentError(
-                    f"{program.name}: `{step.name}` has shape {tuple(value.shape)}, expected "
-                    f"{shape}: {_rows(step.space, rows)} of {step.shape or 'one number'}",
-                    "check the graph and the layer's sizes",
-                )
-            if value.dtype not in DTYPES or value.dtype is not first.dtype:
-                raise LayerArgumentError(
-                    f"{program.name}: `{step.name}` is {value.dtype}, expected {first.dtype} "
-                    "like the others, one of " + ", ".join(map(str, DTYPES)),
-                    f"convert it: {step.name}.to({first.dtype})",
-                )
-            if value.device.type != "cpu":
-                raise LayerArgumentError(
-                    f"{program.name}: `{step.name}` is on {value.device}",
-                    "the generated kernels run on CPUs: move it with .cpu()",
-                )
-            if step["kind"] == "edge":
-                value = value.index_select(0, topology.edge_ids)
-            found[step.name] = value.reshape(rows, *step.shape).contiguous()
-        return found
+    def __getstate__(self) -> dict[str, Any]:
+        names = ("program", "declarations", "without", "source", "backend")
+        return {name: getattr(self, name) for name in names}
 
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        backend = state.pop("backend")
+        self.__init__(**state)  # type: ignore[misc]
+        self.backend = backend
 
-def _rows(space: Space, rows: int) -> str:
-    return "one" if space is Space.ONE else f"{rows:,} {space.value} rows"
+    def __deepcopy__(self, memo: dict[int, Any]) -> CompiledFunction:
+        # Nothing in it changes but the compilations, which serve the copy, too.
+        copied = CompiledFunction(self.program, self.declarations, self.without, self.source)
+        copied.backend, copied.compilations = self.backend, dict(self.compilations)
+        memo[id(self)] = copied
+        return copied
 
 
 def _without_dropout(program: Program) -> Program:
@@ -305,41 +321,3 @@ def _without_dropout(program: Program) -> Program:
         return None
 
     return drop_unused(rewrite(program, rule))
-
-
-class _Apply(torch.autograd.Function):
-    """The compiled kernels, with their compiled gradients."""
-
-    @staticmethod
-    def forward(
-        ctx: Any,
-        compiled: Compilation,
-        topology: Topology,
-        seed: int,
-        names: tuple[str, ...],
-        *tensors: torch.Tensor,
-    ) -> tuple[torch.Tensor, ...]:
-        run = Run(compiled.cpp, topology, dict(zip(names, tensors, strict=True)), seed)
-        run.forward()
-        count = len(compiled.stages[0][1].outputs)
-        outputs = tuple(run.value(value) for value in compiled.program.output_values()[:count])
-        if compiled.gradients:
-            saved = compiled.plan.saved
-            ctx.save_for_backward(*tensors, *(run.values[name] for name in saved))
-            ctx.compiled, ctx.topology, ctx.seed = compiled, topology, seed
-            ctx.value_names = (*names, *saved)
-            ctx.input_names = names
-        return outputs
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        compiled: Compilation = ctx.compiled
-        values = dict(zip(ctx.value_names, ctx.saved_tensors, strict=True))
-        outputs = compiled.stages[0][1].outputs
-        for (name, _), gradient in zip(outputs, gradients, strict=True):
-            values[GRADIENT + name] = gradient.contiguous()
-        run = Run(compiled.cpp, ctx.topology, values, ctx.seed)
-        run.backward()
-        made = {name: run.value(value) for name, value in compiled.program.outputs[len(outputs) :]}
-        return (None, None, None, None, *(made.get(GRADIENT + name) for name in ctx.input_names))

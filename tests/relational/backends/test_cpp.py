@@ -46,12 +46,13 @@ def test_intermediate_values_are_forgotten_after_the_last_kernel_that_reads_them
     graph = RelationalGraph.from_edges([0, 1], [1, 2], relation=[0, 1])
     x = torch.randn(3, 5, requires_grad=True)
     made(graph, x)
+    from shorthaul.relational.arguments import prepare_arguments
     from shorthaul.relational.backends.cpp import Run
     from shorthaul.relational.topology import Topology
 
     (compiled,) = made.function.compilations.values()
     topology = Topology.of(graph)
-    values = made.function._check(made.program, topology, {"x": x, **dict(made.named_parameters())})
+    values = prepare_arguments(made.program, topology, {"x": x, **dict(made.named_parameters())})
     run = Run(compiled.cpp, topology, dict(values), 0)
     run.forward()
     kept = set(run.values) - set(values)

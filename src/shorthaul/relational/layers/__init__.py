@@ -1,10 +1,14 @@
 """Layers that people use, written in the language, with PyG's constructors and parameter names."""
 
 from shorthaul.relational.layers.gatv2 import GATv2Conv
+from shorthaul.relational.layers.han import HANConv
 from shorthaul.relational.layers.hgt import HGTConv
 from shorthaul.relational.layers.rgat import RGATConv
 from shorthaul.relational.layers.rgcn import RGCNConv
 from shorthaul.relational.layers.sage import SAGEConv
 from shorthaul.relational.layers.simple_hgn import SimpleHGN
+from shorthaul.relational.layers.traced_inputs import register_builders
 
-__all__ = ["GATv2Conv", "HGTConv", "RGATConv", "RGCNConv", "SAGEConv", "SimpleHGN"]
+__all__ = ["GATv2Conv", "HANConv", "HGTConv", "RGATConv", "RGCNConv", "SAGEConv", "SimpleHGN"]
+
+register_builders()

@@ -21,7 +21,9 @@ from torch import nn
 from shorthaul.errors import LayerArgumentError
 from shorthaul.graphs import Block, RelationalGraph
 from shorthaul.graphs.edge_tensors import require_range
+from shorthaul.relational.block_graph import graph_of_block
 from shorthaul.relational.layers.kept_graphs import keep_graph
+from shorthaul.relational.traced_graph import TracedGraph, find_ends, trace_block
 
 __all__ = ["LayerInput", "find_graph", "find_typed_graph", "glorot", "keep_graph", "read_input"]
 
@@ -69,7 +71,7 @@ def read_input(
     if isinstance(edges, Block) or _is_dgl(edges):  # the targets are the first sources
         found = _find(edges, edge_type, counts[0], num_relations)
     else:
-        found = _Found(_find_bipartite(edges, edge_type, *counts, num_relations), counts[1])
+        found = _Found(find_bipartite_graph(edges, edge_type, *counts, num_relations), counts[1])
     missing = found.graph.num_nodes - counts[0]
     if missing > 0:
         source = nn.functional.pad(source, (0, 0, 0, missing))
@@ -95,6 +97,8 @@ def find_typed_graph(
     relations: tuple[tuple[str, str, str], ...],
 ) -> RelationalGraph:
     """The graph of one `edge_index` per relation; relations that are not given have no edges."""
+    if torch.compiler.is_compiling():
+        return _trace_typed(edges, nodes_per_type, relations)
     given = tuple(each for each in relations if each in edges)
     empty = torch.empty(2, 0, dtype=torch.int64)
 
@@ -111,9 +115,14 @@ def _find(edges: Any, edge_type: Any, num_nodes: int, num_relations: int) -> _Fo
     if isinstance(edges, RelationalGraph):
         return _Found(edges, None)
     if isinstance(edges, Block):
-        return _Found(_find_block(edges, num_relations), edges.num_targets)
+        if torch.compiler.is_compiling():
+            traced: Any = trace_block(edges, num_relations)
+            return _Found(traced, edges.num_targets)
+        return _Found(graph_of_block(edges, num_relations), edges.num_targets)
     if _is_dgl(edges):
         return _find_dgl(edges, edge_type, num_relations)
+    if torch.compiler.is_compiling():
+        return _Found(_trace_edges("edges", edges, edge_type, num_nodes, num_relations), None)
 
     def make() -> RelationalGraph:
         edge_index, relation = _read_edges(edges, edge_type, num_relations)
@@ -125,9 +134,15 @@ def _find(edges: Any, edge_type: Any, num_nodes: int, num_relations: int) -> _Fo
     return _Found(keep_graph(facts, _owners(edges, edge_type), make), None)
 
 
-def _find_bipartite(
+def find_bipartite_graph(
     edges: Any, edge_type: Any, num_sources: int, num_targets: int, num_relations: int
 ) -> RelationalGraph:
+    """The graph of edges whose sources and targets are numbered apart; targets are its first nodes."""
+    if torch.compiler.is_compiling():
+        return _trace_edges(
+            "bipartite", edges, edge_type, max(num_sources, num_targets), num_relations
+        )
+
     def make() -> RelationalGraph:
         edge_index, relation = _read_edges(edges, edge_type, num_relations)
         graph = RelationalGraph.from_edge_index(
@@ -144,16 +159,26 @@ def _find_bipartite(
     return keep_graph(facts, _owners(edges, edge_type), make)
 
 
-def _find_block(block: Block, num_relations: int) -> RelationalGraph:
-    def make() -> RelationalGraph:
-        return RelationalGraph.from_edge_index(
-            block.edge_index(),
-            block.relations if num_relations > 1 else None,
-            num_nodes=block.num_sources,
-            num_relations=num_relations,
+def _trace_edges(form: str, edges: Any, edge_type: Any, num_nodes: int, num_relations: int) -> Any:
+    """What stands for the graph while `torch.compile` or `torch.export` trace a model."""
+    if not isinstance(edges, torch.Tensor) or edges.layout is not torch.strided:
+        raise LayerArgumentError(
+            f"edges are a {type(edges).__name__}, which torch.compile cannot trace",
+            "pass edge_index, a RelationalGraph or a Block",
         )
+    _require_relations(edge_type, num_relations)
+    tensors = [edges] if edge_type is None else [edges, edge_type]
+    relations = tuple(range(num_relations))
+    return TracedGraph(form, tensors, (num_nodes,), relations, edges.shape[1], num_nodes)
 
-    return keep_graph(("block", num_relations), [block], make)
+
+def _trace_typed(edges: Any, nodes_per_type: Mapping[str, int], relations: Any) -> Any:
+    empty = torch.empty(2, 0, dtype=torch.int64)
+    tensors = [edges.get(each, empty) for each in relations]
+    counts = tuple(nodes_per_type.values())
+    num_edges = sum([each.shape[1] for each in tensors])
+    ends = find_ends(relations, tuple(nodes_per_type))
+    return TracedGraph("typed", tensors, counts, relations, num_edges, sum(counts), ends)
 
 
 def _find_dgl(edges: Any, edge_type: Any, num_relations: int) -> _Found:

@@ -1,0 +1,134 @@
+"""What a compiled layer is called with, checked and brought into the form that kernels read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from shorthaul.errors import LayerArgumentError
+from shorthaul.graphs import Block
+from shorthaul.relational.ir import Program
+from shorthaul.relational.spaces import Space
+from shorthaul.relational.topology import Topology
+from shorthaul.tensors import UnifiedTensor
+
+if TYPE_CHECKING:
+    from shorthaul.relational.layer import CompiledFunction
+
+DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
+_PLAIN = (torch.Tensor, torch.nn.Parameter)
+
+
+def cast_as_autocast(tensors: Mapping[str, torch.Tensor]) -> Mapping[str, torch.Tensor]:
+    """Inside `torch.autocast`, what `nn.Linear` would compute with: all but float64 in its dtype."""
+    device = next((each.device.type for each in tensors.values() if each is not None), "cpu")
+    if device == "meta" or not torch.is_autocast_enabled(device):
+        return tensors
+    dtype = torch.get_autocast_dtype(device)
+    return {
+        name: value.to(dtype) if value is not None and is_cast(value) else value
+        for name, value in tensors.items()
+    }
+
+
+def is_cast(value: torch.Tensor) -> bool:
+    """Whether autocast would give `value` another dtype."""
+    return value.is_floating_point() and value.dtype is not torch.float64
+
+
+def count_relations(function: CompiledFunction, tensors: Mapping[str, torch.Tensor]) -> int:
+    """How many relations the layer's weights are for; a layer without such weights sees one."""
+    for name in function.names_per_relation:
+        if tensors.get(name) is not None:
+            return tensors[name].shape[0]
+    return 1
+
+
+def read_features(value: Any, rows: torch.Tensor | None = None) -> Any:
+    """A unified tensor as a plain one: its own memory, or the rows that are asked for.
+
+    In memory nothing is copied unless `rows` are given. On disk the rows are read by one planned
+    fetch; without `rows`, all of them.
+    """
+    if type(value) in _PLAIN or not isinstance(value, UnifiedTensor):
+        return value
+    if rows is not None:
+        return value.gather(rows)
+    if value.requires_grad and torch.is_grad_enabled():
+        return value.cpu()
+    return value.plain()
+
+
+def read_all_features(
+    program: Program, tensors: Mapping[str, Any], block: Block | None
+) -> Mapping[str, Any]:
+    """Unified tensors among the arguments as plain ones.
+
+    With a block, a unified tensor is the table of the whole graph, of which the block's rows are read.
+    """
+    if all(type(each) in _PLAIN for each in tensors.values()):
+        return tensors
+    kinds = {step.name: step["kind"] for step in program.inputs}
+    found = dict(tensors)
+    for name, value in tensors.items():
+        rows = None
+        if block is not None and isinstance(value, UnifiedTensor):
+            kind = kinds.get(name)
+            rows = {"node": block.source_nodes, "edge": block.edges}.get(str(kind))
+        found[name] = read_features(value, rows)
+    return found
+
+
+def prepare_arguments(
+    program: Program, topology: Topology, tensors: Mapping[str, torch.Tensor]
+) -> dict[str, torch.Tensor]:
+    """The program's inputs: checked, edges in the topology's order, a row per row of their space."""
+    found: dict[str, torch.Tensor] = {}
+    first: torch.Tensor | None = None
+    for step in program.inputs:
+        value = tensors.get(step.name)
+        if value is None:
+            raise LayerArgumentError(
+                f"{program.name} needs `{step.name}`", f"pass {step.name}=<tensor>"
+            )
+        first = value if first is None else first
+        rows = topology.rows(step.space)
+        shape = (*topology.tensor_shape(step.space), *step.shape)
+        if value.shape != shape:
+            raise LayerArgumentError(
+                f"{program.name}: `{step.name}` has shape {tuple(value.shape)}, expected "
+                f"{shape}: {_rows(step.space, rows)} of {step.shape or 'one number'}",
+                "check the graph and the layer's sizes",
+            )
+        if value.dtype not in DTYPES or value.dtype is not first.dtype:
+            raise LayerArgumentError(
+                f"{program.name}: `{step.name}` is {value.dtype}, expected {first.dtype} "
+                "like the others, one of " + ", ".join(map(str, DTYPES)),
+                f"convert it: {step.name}.to({first.dtype})",
+            )
+        if not value.is_cpu:
+            raise LayerArgumentError(
+                f"{program.name}: `{step.name}` is on {value.device}",
+                "the generated kernels run on CPUs: move it with .cpu()",
+            )
+        if step["kind"] == "edge":
+            value = value.index_select(0, topology.edge_ids)
+        found[step.name] = value.reshape(rows, *step.shape).contiguous()
+    return found
+
+
+def return_gradient(
+    program: Program, topology: Topology, name: str, gradient: torch.Tensor, like: torch.Tensor
+) -> torch.Tensor:
+    """A prepared argument's gradient in the form in which the argument was given."""
+    if program[name]["kind"] == "edge":
+        given = torch.empty_like(gradient)
+        given[topology.edge_ids.long()] = gradient
+        gradient = given
+    return gradient.reshape(like.shape)
+
+
+def _rows(space: Space, rows: int) -> str:
+    return "one" if space is Space.ONE else f"{rows:,} {space.value} rows"
