@@ -36,12 +36,21 @@ from shorthaul.relational.language import (
     total,
 )
 from shorthaul.relational.layer import CompiledLayer, layer
-from shorthaul.relational.layers import GATv2Conv, HGTConv, RGATConv, RGCNConv, SAGEConv, SimpleHGN
+from shorthaul.relational.layers import (
+    GATv2Conv,
+    HANConv,
+    HGTConv,
+    RGATConv,
+    RGCNConv,
+    SAGEConv,
+    SimpleHGN,
+)
 
 __all__ = [
     "CompiledLayer",
     "EdgeFeature",
     "GATv2Conv",
+    "HANConv",
     "HGTConv",
     "NodeFeature",
     "RGATConv",

@@ -1,0 +1,200 @@
+"""Heterogeneous graph attention (Wang et al.), with PyG's parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from shorthaul.errors import LayerArgumentError
+from shorthaul.graphs import RelationalGraph
+from shorthaul.relational.declarations import NodeFeature, Weight
+from shorthaul.relational.language import dot, dropout, leaky_relu, relu, softmax
+from shorthaul.relational.layer import layer
+from shorthaul.relational.layers.graph_inputs import glorot, keep_graph
+from shorthaul.relational.layers.typed_inputs import Metadata, read_typed_input, read_widths
+
+
+@layer
+def han(
+    g: Any,
+    value: NodeFeature("heads", "dim"),
+    query: NodeFeature("heads", 1),
+    lin_src: Weight("relation", "heads", "dim"),
+    *,
+    options: HANConv,
+) -> Any:
+    """Attention of one (relation, target) over the relation's sources: every such pair is a target."""
+    for e in g.edges():
+        logit = dot(e.source.value, lin_src[e.relation]) + e.target.query
+        e.alpha = softmax(leaky_relu(logit, options.negative_slope))
+        if options.dropout > 0:
+            e.alpha = dropout(e.alpha, options.dropout)
+    for n in g.target_nodes():
+        for e in n.incoming_edges():
+            n.heard += e.alpha * e.source.value
+        n.out = relu(n.heard.reshape(-1))
+    return n.out
+
+
+class HANConv(nn.Module):
+    """PyG's `HANConv`: same arguments, same parameters, same numbers; compiled.
+
+    Attention over the edges of each relation (a metapath, if the edges are its ends), then attention
+    over the relations that reach a node type. Only relations that are given take part. A node type
+    that none of them reaches has None, as in PyG.
+
+    >>> import torch, shorthaul as sh
+    >>> types = (["author", "paper"], [("author", "writes", "paper"), ("paper", "cites", "paper")])
+    >>> attend = sh.relational.HANConv({"author": 5, "paper": 8}, 8, types, heads=2)
+    >>> x = {"author": torch.randn(3, 5), "paper": torch.randn(4, 8)}
+    >>> edges = {("author", "writes", "paper"): torch.tensor([[0, 1, 2], [0, 0, 3]])}
+    >>> attend(x, edges)["paper"].shape
+    torch.Size([4, 8])
+    """
+
+    def __init__(
+        self,
+        in_channels: int | Mapping[str, int],
+        out_channels: int,
+        metadata: tuple[list[str], list[tuple[str, str, str]]],
+        heads: int = 1,
+        negative_slope: float = 0.2,
+        dropout: float = 0.0,
+    ) -> None:
+        super().__init__()
+        if out_channels % heads:
+            raise LayerArgumentError(
+                f"{heads} heads do not divide the width {out_channels}",
+                "choose heads that divide out_channels",
+            )
+        self.metadata = Metadata.read(metadata)
+        self.in_channels = read_widths(in_channels, self.metadata)
+        self.out_channels, self.heads = out_channels, heads
+        self.negative_slope, self.dropout = negative_slope, dropout
+        self.k_lin = nn.Linear(out_channels, out_channels)
+        self.q = nn.Parameter(torch.empty(1, out_channels))
+        self.proj = nn.ModuleDict(
+            {name: nn.Linear(width, out_channels) for name, width in self.in_channels.items()}
+        )
+        dim = out_channels // heads
+        self.lin_src, self.lin_dst = (
+            nn.ParameterDict(
+                {
+                    "__".join(each): nn.Parameter(torch.empty(1, heads, dim))
+                    for each in self.metadata.edge_types
+                }
+            )
+            for _ in range(2)
+        )
+        self.function = han.compile({"heads": heads, "dim": dim}, {"options": self})
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """PyG's initial values: Glorot's for attention, PyTorch's for the projections."""
+        for each in (self.k_lin, *self.proj.values()):
+            assert isinstance(each, nn.Linear)
+            each.reset_parameters()
+        for parameter in (self.q, *self.lin_src.values(), *self.lin_dst.values()):
+            glorot(parameter)
+
+    def forward(
+        self,
+        x_dict: Any,
+        edge_index_dict: Any = None,
+        return_semantic_attention_weights: bool = False,
+    ) -> Any:
+        """Features per node type and edges per relation, or `HeteroData`; new features per node type.
+
+        With `return_semantic_attention_weights`, also the share of each relation, per node type, in
+        the order in which relations were given.
+        """
+        x_dict, graph = read_typed_input(x_dict, edge_index_dict, self.metadata)
+        values = {
+            name: self.proj[name](x).view(-1, self.heads, self.out_channels // self.heads)
+            for name, x in x_dict.items()
+        }
+        reached: dict[str, list[torch.Tensor]] = {name: [] for name in x_dict}
+        for relation, heard in zip(graph.relations, self._attend(values, graph), strict=True):
+            reached[relation.target_type].append(heard)
+        found = {name: self._weigh(each) for name, each in reached.items()}
+        out = {name: result for name, (result, _) in found.items()}
+        if not return_semantic_attention_weights:
+            return out
+        return out, {name: shares for name, (_, shares) in found.items()}
+
+    def _attend(self, values: dict[str, torch.Tensor], graph: RelationalGraph) -> Any:
+        """What the targets of each relation hear: one tensor per relation."""
+        if not graph.relations:
+            return ()
+        names = ["__".join(each) for each in graph.relations]
+        queries = [
+            (values[each.target_type] * self.lin_dst[name]).sum(-1, keepdim=True)
+            for name, each in zip(names, graph.relations, strict=True)
+        ]
+        counts = [each.shape[0] for each in queries]
+        paths, num_targets = _find_paths(graph), sum(counts)
+        tensors = {
+            "value": _fill(torch.cat(list(values.values())), paths.num_nodes),
+            "query": _fill(torch.cat(queries), paths.num_nodes),
+            "lin_src": torch.cat([self.lin_src[name] for name in names]),
+        }
+        heard: torch.Tensor = self.function(
+            paths, tensors, training=self.training, num_targets=num_targets
+        )
+        return torch.split(heard, counts)
+
+    def _weigh(self, heard: list[torch.Tensor]) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+        """The relations' results, weighted by attention that is the same for all nodes of a type."""
+        if not heard:
+            return None, None
+        results = torch.stack(heard)
+        if not results.numel():
+            return results[0], None
+        agreement = (self.q * torch.tanh(self.k_lin(results)).mean(1)).sum(-1)
+        shares = functional.softmax(agreement, 0)
+        return torch.einsum("r,rno->no", shares, results), shares
+
+    def explain(self) -> str:
+        """Every stage of the last compilation."""
+        text: str = self.function.explain()
+        return text
+
+    def extra_repr(self) -> str:
+        """Width and heads."""
+        return f"{self.out_channels}, heads={self.heads}"
+
+
+def _find_paths(graph: RelationalGraph) -> RelationalGraph:
+    """The graph whose targets are the (relation, target) pairs, one relation after the other.
+
+    Sources keep their numbers, and targets have numbers of their own from 0 on: as many nodes as
+    there are of the more numerous of the two.
+    """
+
+    def make() -> RelationalGraph:
+        starts = dict(zip(graph.node_types, graph.node_offsets, strict=False))
+        counts = dict(zip(graph.node_types, graph.nodes_per_type, strict=True))
+        shifts, total = [], 0
+        for each in graph.relations:
+            shifts.append(total - starts[each.target_type])
+            total += counts[each.target_type]
+        target = graph.target.long() + torch.tensor(shifts)[graph.relation.long()]
+        return RelationalGraph.from_edges(
+            graph.source,
+            target,
+            graph.relation,
+            num_nodes=max(graph.num_nodes, total),
+            num_relations=graph.num_relations,
+        )
+
+    return keep_graph(("paths",), [graph], make)
+
+
+def _fill(rows: torch.Tensor, count: int) -> torch.Tensor:
+    """Rows of zeros that nobody reads, up to `count`."""
+    missing = count - rows.shape[0]
+    return functional.pad(rows, (0, 0) * (rows.dim() - 1) + (0, missing)) if missing else rows
