@@ -5,17 +5,24 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import torch
 
-from shorthaul.relational.backends.cpp import CppPlan, emit_plan
+from shorthaul.relational.backends import cpp
+from shorthaul.relational.backends.run import PlanRun
 from shorthaul.relational.differentiate import differentiate
 from shorthaul.relational.ir import Program
 from shorthaul.relational.lowering import Plan, lower
 from shorthaul.relational.passes import PASS_NAMES, run_passes
 from shorthaul.relational.passes.rewriting import GraphSizes
+from shorthaul.relational.topology import Topology
+
+if TYPE_CHECKING:  # Triton is optional, and takes a second to import
+    from shorthaul.relational.backends.triton import TritonPlan
 
 
 @dataclass(frozen=True)
@@ -24,19 +31,37 @@ class Compilation:
 
     stages: tuple[tuple[str, Program], ...]  # after each pass, in order
     plan: Plan
-    cpp: CppPlan
+    cpp: cpp.CppPlan
     gradients: tuple[str, ...]  # inputs whose gradients it computes
+    backend: str = "cpp"  # or "triton"
 
     @property
     def program(self) -> Program:
         """The last stage: forward and backward in one."""
         return self.plan.program
 
+    @functools.cached_property
+    def triton(self) -> TritonPlan:
+        """The same kernels in Triton, written at the first use."""
+        from shorthaul.relational.backends import triton
+
+        return triton.emit_plan(self.plan, self.cpp.dtype, self.cpp.index_dtype)
+
+    def start_run(self, topology: Topology, values: dict[str, torch.Tensor], seed: int) -> PlanRun:
+        """A call of the kernels, with the values that they start from."""
+        if self.backend == "triton":
+            from shorthaul.relational.backends import triton
+
+            return triton.Run(self.triton, topology, values, seed)
+        return cpp.Run(self.cpp, topology, values, seed)
+
     def sections(self) -> list[tuple[str, str]]:
         """Every stage, the kernels, and the generated source, each with its heading."""
         parts = [(name, program.text()) for name, program in self._changes()]
         parts.append(("kernels", self.plan.text()))
-        parts.append(("generated source", self.cpp.source.complete_text()))
+        is_triton = self.backend == "triton"
+        text = self.triton.text if is_triton else self.cpp.source.complete_text()
+        parts.append(("generated source", text))
         return parts
 
     def _changes(self) -> list[tuple[str, Program]]:
@@ -55,6 +80,7 @@ def compile_program(
     index_dtype: torch.dtype,
     gradients: Sequence[str] = (),
     without: Collection[str] = (),
+    backend: str = "cpp",
 ) -> Compilation:
     """Compile `program` for graphs of about these sizes; the sizes choose, they do not restrict."""
     unknown = set(without) - set(PASS_NAMES)
@@ -71,4 +97,5 @@ def compile_program(
     last = stages[-1][1]
     outputs = last.output_values()[: len(program.outputs)]
     plan = lower(last, outputs)
-    return Compilation(tuple(stages), plan, emit_plan(plan, dtype, index_dtype), tuple(gradients))
+    source = cpp.emit_plan(plan, dtype, index_dtype)
+    return Compilation(tuple(stages), plan, source, tuple(gradients), backend)

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from shorthaul.errors import SecondDerivativeError
-from shorthaul.relational.backends.cpp import Run
+from shorthaul.relational.backends.run import PlanRun
 from shorthaul.relational.compiler import Compilation
 from shorthaul.relational.differentiate import GRADIENT
 from shorthaul.relational.topology import Topology
@@ -26,7 +26,7 @@ class RecordedRun(torch.autograd.Function):
         *tensors: torch.Tensor,
     ) -> tuple[torch.Tensor, ...]:
         """The layer's outputs; what the gradients need is saved."""
-        run = Run(compiled.cpp, topology, dict(zip(names, tensors, strict=True)), seed)
+        run = compiled.start_run(topology, dict(zip(names, tensors, strict=True)), seed)
         run.forward()
         if compiled.gradients:
             saved = compiled.plan.saved
@@ -50,7 +50,7 @@ class RecordedRun(torch.autograd.Function):
         return (None, None, None, None, *found)
 
 
-def read_outputs(compiled: Compilation, run: Run) -> tuple[torch.Tensor, ...]:
+def read_outputs(compiled: Compilation, run: PlanRun) -> tuple[torch.Tensor, ...]:
     """What the layer returns, of a run whose forward kernels are through."""
     count = len(compiled.stages[0][1].outputs)
     return tuple(run.value(value) for value in compiled.program.output_values()[:count])
@@ -67,7 +67,7 @@ def run_gradients(
     outputs = compiled.stages[0][1].outputs
     for (name, _), gradient in zip(outputs, arrived, strict=True):
         values[GRADIENT + name] = gradient.contiguous()
-    run = Run(compiled.cpp, topology, values, seed)
+    run = compiled.start_run(topology, values, seed)
     run.backward()
     return {
         name.removeprefix(GRADIENT): run.value(value)
