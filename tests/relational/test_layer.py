@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from shorthaul.errors import LayerArgumentError, SecondDerivativeError
+from shorthaul.relational import EdgeFeature, NodeFeature, layer
 from shorthaul.relational.arguments import prepare_arguments
 from shorthaul.relational.backends import reference
 from shorthaul.relational.topology import Topology
@@ -197,3 +198,25 @@ def test_parameters_survive_pickling():
     made = _make(convolve)
     state = pickle.loads(pickle.dumps(made.state_dict()))
     assert torch.equal(state["weight"], made.weight)
+
+
+@layer
+def weigh_edges(g, x: NodeFeature("width"), strength: EdgeFeature()):
+    for e in g.edges():
+        e.value = e.source.x * e.strength.reshape(1)
+    return e.value
+
+
+@pytest.mark.parametrize("backend", ["reference", "auto"])
+def test_values_of_edges_come_in_the_order_of_the_edges(backend):
+    made = weigh_edges(width=5)
+    made.function.backend = backend
+    tensors = _features(_make(everything))[:2]
+    out = made(GRAPH, *tensors)
+    x, strength = tensors
+    expected = x[GRAPH.source.long()] * strength.unsqueeze(1)
+    torch.testing.assert_close(out, expected)
+    arrived = torch.randn_like(out)
+    got = torch.autograd.grad(out, tensors, arrived)
+    for one, other in zip(got, torch.autograd.grad(expected, tensors, arrived), strict=True):
+        torch.testing.assert_close(one, other)

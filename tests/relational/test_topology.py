@@ -89,3 +89,9 @@ def test_rows_are_sorted_into_buckets_by_how_many_finer_rows_they_have():
     graph = RelationalGraph.from_edges([0, 0, 0, 1, 1, 2], [1, 1, 1, 0, 0, 3], num_nodes=5)
     buckets = Topology.of(graph).buckets(Space.EDGE, "target", (0, 2))
     assert [each.tolist() for each in buckets] == [[2, 4], [0, 3], [1]]
+
+
+def test_places_lead_back_to_the_edges_as_they_were_given():
+    topology = Topology.of(sample_graph())
+    back = topology.edge_ids[topology.edge_places()]
+    assert back.tolist() == list(range(topology.rows(Space.EDGE)))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -117,6 +117,28 @@ def prepare_arguments(
             value = value.index_select(0, topology.edge_ids)
         found[step.name] = value.reshape(rows, *step.shape).contiguous()
     return found
+
+
+def return_results(
+    program: Program, topology: Topology, results: Sequence[torch.Tensor]
+) -> tuple[torch.Tensor, ...]:
+    """The program's outputs, those of edges in the order in which the caller gave the edges."""
+    return tuple(
+        value.index_select(0, topology.edge_places())
+        if program[name].space is Space.EDGE
+        else value
+        for name, value in zip(program.output_values(), results, strict=True)
+    )
+
+
+def arrange_arrived(
+    program: Program, topology: Topology, arrived: Sequence[torch.Tensor]
+) -> list[torch.Tensor]:
+    """The gradients of `return_results`, edges in the topology's order."""
+    return [
+        value.index_select(0, topology.edge_ids) if program[name].space is Space.EDGE else value
+        for name, value in zip(program.output_values(), arrived, strict=True)
+    ]
 
 
 def return_gradient(

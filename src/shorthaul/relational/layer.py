@@ -22,6 +22,7 @@ from shorthaul.relational.arguments import (
     count_relations,
     prepare_arguments,
     read_all_features,
+    return_results,
 )
 from shorthaul.relational.backends import reference
 from shorthaul.relational.block_graph import graph_of_block
@@ -225,6 +226,7 @@ class CompiledFunction:
             results = RecordedRun.apply(  # type: ignore[no-untyped-call]
                 compiled, topology, seed, tuple(values), *values.values()
             )
+        results = return_results(program, topology, results)
         return results[0] if len(results) == 1 else results
 
     @property

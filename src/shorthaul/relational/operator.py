@@ -26,10 +26,12 @@ import torch
 from shorthaul.errors import LayerArgumentError, SecondDerivativeError
 from shorthaul.jit import define_operator
 from shorthaul.relational.arguments import (
+    arrange_arrived,
     cast_as_autocast,
     count_relations,
     prepare_arguments,
     return_gradient,
+    return_results,
 )
 from shorthaul.relational.backends import reference
 from shorthaul.relational.backends.cpp import Run
@@ -186,6 +188,7 @@ def _forward(*arguments: Any) -> list[torch.Tensor]:
     made = _Call.of(*call)
     gradients = tuple(made.function.input_names[each] for each in wanted)
     outputs, saved = made.run(gradients)
+    outputs = return_results(made.program, made.topology, outputs)
     token = make_token((made, gradients, saved)) if gradients else torch.tensor([_NOTHING])
     return [*_own_memory(outputs, call[0]), token]
 
@@ -213,7 +216,8 @@ def _backward(*arguments: Any) -> list[torch.Tensor]:
     else:
         made, gradients = _Call.of(*call), names
         _, saved = made.run(gradients)
-    found = made.run_back(gradients, saved, arrived)
+    arranged = arrange_arrived(made.program, made.topology, arrived)
+    found = made.run_back(gradients, saved, arranged)
     returned = [
         return_gradient(made.program, made.topology, name, found[name], tensors[each])
         for name, each in zip(names, wanted, strict=True)
@@ -265,6 +269,8 @@ def _setup(ctx: Any, inputs: tuple[Any, ...], output: Sequence[torch.Tensor]) ->
     ctx.save_for_backward(*tensors, *edges, *([] if seed is None else [seed]), output[-1])
     ctx.counts = len(tensors), len(edges)
     ctx.rest = rest[:-1]
+    # A list without elements could be one of tensors: PyTorch wants a list back for it.
+    ctx.no_gradients = tuple([] if isinstance(each, list) and not each else None for each in rest)
     ctx.shapes = [each.shape for each in output[:-1]]
 
 
@@ -283,7 +289,7 @@ def _differentiate(ctx: Any, arrived: Sequence[torch.Tensor | None]) -> tuple[An
     found: list[torch.Tensor | None] = [None] * many
     for number, gradient in zip(wanted, made, strict=True):
         found[number] = gradient
-    return (found, [None] * edge_count, None, *[None] * (len(ctx.rest) + 1))
+    return (found, [None] * edge_count, None, *ctx.no_gradients)
 
 
 def _keep_name(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:

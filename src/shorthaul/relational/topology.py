@@ -98,6 +98,16 @@ class Topology:
             return self.graph.num_relations, len(self.graph.node_types)
         return () if space is Space.ONE else (self.rows(space),)
 
+    def edge_places(self) -> torch.Tensor:
+        """Where each of the user's edges is among ours: `edge_ids` backwards."""
+        if "edge_places" not in self._kept:
+            ids = self.edge_ids.long()
+            places = torch.empty_like(ids)
+            places[ids] = torch.arange(ids.numel(), device=ids.device)
+            self._kept["edge_places"] = places
+        found: torch.Tensor = self._kept["edge_places"]
+        return found
+
     def way(self, fine: Space, way: str) -> torch.Tensor:
         """The coarse row of every fine row: (fine rows,) in the graph's index dtype."""
         key = ("way", fine, way)

@@ -14,7 +14,6 @@ from shorthaul.relational.declarations import EdgeFeature, NodeFeature, Weight
 from shorthaul.relational.language import dot, dropout, leaky_relu, linear, softmax
 from shorthaul.relational.layer import layer
 from shorthaul.relational.layers.graph_inputs import read_input
-from shorthaul.relational.topology import Topology
 
 
 @layer
@@ -181,9 +180,7 @@ class SimpleHGN(nn.Module):
             out = self.activation(out)
         if not return_attention_weights:
             return out
-        attention = torch.empty_like(made[1]).detach()
-        attention[Topology.of(graph, num_targets).edge_ids.long()] = made[1].detach()
-        return out, attention.squeeze(-1)
+        return out, made[1].detach().squeeze(-1)
 
     def _require_attention(self, given: torch.Tensor, graph: RelationalGraph) -> torch.Tensor:
         expected = graph.num_edges, self.heads
