@@ -33,6 +33,12 @@ def cast_as_autocast(tensors: Mapping[str, torch.Tensor]) -> Mapping[str, torch.
     }
 
 
+def device_of(tensors: Mapping[str, torch.Tensor]) -> torch.device:
+    """Where the layer runs: on the GPU of its first tensor, or on the CPU."""
+    first = next((each for each in tensors.values() if each is not None), None)
+    return first.device if first is not None and first.is_cuda else torch.device("cpu")
+
+
 def is_cast(value: torch.Tensor) -> bool:
     """Whether autocast would give `value` another dtype."""
     return value.is_floating_point() and value.dtype is not torch.float64
@@ -108,10 +114,11 @@ def prepare_arguments(
                 "like the others, one of " + ", ".join(map(str, DTYPES)),
                 f"convert it: {step.name}.to({first.dtype})",
             )
-        if not value.is_cpu:
+        if value.device != topology.edge_ids.device:
             raise LayerArgumentError(
-                f"{program.name}: `{step.name}` is on {value.device}",
-                "the generated kernels run on CPUs: move it with .cpu()",
+                f"{program.name}: `{step.name}` is on {value.device}, expected "
+                f"{topology.edge_ids.device}",
+                "move it there; layers run on CPUs and on CUDA, all tensors on one device",
             )
         if step["kind"] == "edge":
             value = value.index_select(0, topology.edge_ids)

@@ -16,18 +16,20 @@ from torch import nn
 
 from shorthaul.errors import LayerArgumentError
 from shorthaul.graphs import Block, RelationalGraph
-from shorthaul.jit import can_use_kernels
 from shorthaul.relational.arguments import (
     cast_as_autocast,
     count_relations,
+    device_of,
     prepare_arguments,
     read_all_features,
     return_results,
 )
 from shorthaul.relational.backends import reference
+from shorthaul.relational.backends.choice import choose_backend
 from shorthaul.relational.block_graph import graph_of_block
 from shorthaul.relational.compiler import Compilation, compile_program
 from shorthaul.relational.declarations import Declaration
+from shorthaul.relational.device_topology import on_device
 from shorthaul.relational.estimate import Machine
 from shorthaul.relational.explain import Explanation, read_source
 from shorthaul.relational.ir import Program, drop_unused
@@ -182,7 +184,7 @@ class CompiledFunction:
         self.program, self.declarations, self.without = program, dict(declarations), tuple(without)
         self.source = source  # the author's text
         self.last_call: tuple[Compilation, weakref.ref[Topology]] | None = None
-        self.backend = "auto"  # or "cpp", or "reference": plain PyTorch
+        self.backend = "auto"  # or "cpp", "triton", or "reference": plain PyTorch
         self.evaluation_program = _without_dropout(program)
         self.has_dropout = self.evaluation_program is not program
         self.feature_names = tuple(n for n, d in declarations.items() if d.kind != "weight")
@@ -212,13 +214,13 @@ class CompiledFunction:
         if isinstance(graph, Block):
             num_targets = graph.num_targets
             graph = graph_of_block(graph, count_relations(self, tensors))
-        topology = Topology.of(graph, num_targets)
+        topology = on_device(Topology.of(graph, num_targets), device_of(tensors))
         values = prepare_arguments(program, topology, tensors)
         seed = int(torch.randint(2**62, ())) if training and self.has_dropout else 0
         needing: tuple[str, ...] = ()
         if torch.is_grad_enabled():
             needing = tuple(name for name, value in values.items() if value.requires_grad)
-        if not self.uses_kernels or torch._C._are_functorch_transforms_active():
+        if not self.uses_kernels(topology) or torch._C._are_functorch_transforms_active():
             found = reference.run(program, topology, values, seed)
             results = tuple(found[name] for name, _ in program.outputs)
         else:
@@ -229,12 +231,9 @@ class CompiledFunction:
         results = return_results(program, topology, results)
         return results[0] if len(results) == 1 else results
 
-    @property
-    def uses_kernels(self) -> bool:
-        """Whether generated kernels run, and not plain PyTorch."""
-        if self.backend == "reference":
-            return False
-        return self.backend == "cpp" or can_use_kernels("relational")
+    def uses_kernels(self, topology: Topology) -> bool:
+        """Whether generated kernels run where the topology is, and not plain PyTorch."""
+        return choose_backend(self.backend, topology.edge_ids.device) != "reference"
 
     def compile(
         self,
@@ -245,7 +244,9 @@ class CompiledFunction:
     ) -> Compilation:
         """The compilation for this dtype and these gradients, made at the first call."""
         index_dtype = topology.graph.index_dtype
-        key = (program is self.program, dtype, index_dtype, gradients)
+        chosen = choose_backend(self.backend, topology.edge_ids.device)
+        backend = "triton" if chosen == "triton" else "cpp"
+        key = (program is self.program, dtype, index_dtype, gradients, backend)
         found = self.compilations.get(key)
         if found is None:
             with _compiling:
@@ -253,7 +254,7 @@ class CompiledFunction:
                 if found is None:
                     sizes = GraphSizes.of(topology)
                     found = compile_program(
-                        program, sizes, dtype, index_dtype, gradients, self.without
+                        program, sizes, dtype, index_dtype, gradients, self.without, backend
                     )
                     self.compilations[key] = found
         self.last_call = (found, weakref.ref(topology))

@@ -34,7 +34,6 @@ from shorthaul.relational.arguments import (
     return_results,
 )
 from shorthaul.relational.backends import reference
-from shorthaul.relational.backends.cpp import Run
 from shorthaul.relational.compiler import Compilation
 from shorthaul.relational.differentiate import GRADIENT
 from shorthaul.relational.ir import Program
@@ -155,11 +154,11 @@ class _Call:
 
     def run(self, gradients: tuple[str, ...]) -> tuple[tuple[torch.Tensor, ...], Any]:
         """The outputs, and the values that the gradients need."""
-        if not self.function.uses_kernels:
+        if not self.function.uses_kernels(self.topology):
             found = reference.run(self.program, self.topology, self.values, self.seed)
             return tuple(found[name] for name, _ in self.program.outputs), {}
         compiled = self.compile(gradients)
-        run = Run(compiled.cpp, self.topology, dict(self.values), self.seed)
+        run = compiled.start_run(self.topology, dict(self.values), self.seed)
         run.forward()
         saved = {name: run.values[name] for name in compiled.plan.saved} if gradients else {}
         return read_outputs(compiled, run), saved
@@ -170,7 +169,7 @@ class _Call:
         """The gradients of the inputs, by name."""
         compiled = self.compile(gradients)
         values = {**self.values, **saved}
-        if self.function.uses_kernels:
+        if self.function.uses_kernels(self.topology):
             return run_gradients(compiled, self.topology, values, tuple(arrived), self.seed)
         for (name, _), each in zip(self.program.outputs, arrived, strict=True):
             values[GRADIENT + name] = each
