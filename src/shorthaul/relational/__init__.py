@@ -37,6 +37,7 @@ from shorthaul.relational.language import (
 )
 from shorthaul.relational.layer import CompiledLayer, layer
 from shorthaul.relational.layers import (
+    CompGCNConv,
     GATv2Conv,
     HANConv,
     HGTConv,
@@ -47,6 +48,7 @@ from shorthaul.relational.layers import (
 )
 
 __all__ = [
+    "CompGCNConv",
     "CompiledLayer",
     "EdgeFeature",
     "GATv2Conv",

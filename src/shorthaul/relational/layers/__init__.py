@@ -1,5 +1,6 @@
-"""Layers that people use, written in the language, with PyG's constructors and parameter names."""
+"""Layers that people use, written in the language, with PyG's and DGL's constructors and names."""
 
+from shorthaul.relational.layers.compgcn import CompGCNConv
 from shorthaul.relational.layers.gatv2 import GATv2Conv
 from shorthaul.relational.layers.han import HANConv
 from shorthaul.relational.layers.hgt import HGTConv
@@ -9,6 +10,15 @@ from shorthaul.relational.layers.sage import SAGEConv
 from shorthaul.relational.layers.simple_hgn import SimpleHGN
 from shorthaul.relational.layers.traced_inputs import register_builders
 
-__all__ = ["GATv2Conv", "HANConv", "HGTConv", "RGATConv", "RGCNConv", "SAGEConv", "SimpleHGN"]
+__all__ = [
+    "CompGCNConv",
+    "GATv2Conv",
+    "HANConv",
+    "HGTConv",
+    "RGATConv",
+    "RGCNConv",
+    "SAGEConv",
+    "SimpleHGN",
+]
 
 register_builders()
