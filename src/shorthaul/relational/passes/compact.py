@@ -14,6 +14,9 @@ from shorthaul.relational.spaces import (
 )
 
 
+POLES = ("divide", "reciprocal", "log", "sqrt")  # where a slope is infinite or there is no number
+
+
 def compact(program: Program, sizes: GraphSizes) -> Program:
     """Compute once per pair, node or relation what depends on nothing else of the edge.
 
@@ -69,6 +72,10 @@ class _Compaction(Rewriter):
         if attributes.get("way") == "relation":
             needs |= {"relation"}
         space = choose_space(needs)
+        if step.operation in POLES and space in (Space.NODE, Space.TARGET, Space.RELATION):
+            # A node or relation may have no edge, and what no edge asks for may divide by zero: the
+            # gradient there would be 0 times infinity. A pair has an edge.
+            space = Space.TARGET_PAIR if space is Space.TARGET else Space.SOURCE_PAIR
         self.needs[step.name] = IDENTITY[space]
         if "way" in attributes and attributes["way"] is not None:
             weight = self.program[step.operands[1]].space
