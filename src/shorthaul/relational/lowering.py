@@ -162,7 +162,7 @@ def find_stored(program: Program) -> set[str]:
             for operand in step.operands:
                 through = program[operand]
                 stored.add(_through_expand(program, through))
-        if step.operation in ("expand", "extend"):
+        if step.operation in ("expand", "extend", "restrict"):
             stored.add(step.operands[0])
         if step.space.is_small and not _is_reduction(step):
             stored.update(step.operands)
