@@ -9,6 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import shorthaul as sh
 from shorthaul.errors import GraphError, SamplingError, SeedRangeError
 from shorthaul.graphs import NeighbourSampler, RelationalGraph
 from shorthaul.settings import settings as shorthaul_settings
@@ -250,14 +251,45 @@ def test_a_seed_must_be_a_number() -> None:
         NeighbourSampler(random_graph(), [3], seed="x")  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("fan_outs", [[4, 3], [{0: 2, 1: -1}, 3]])
-def test_a_graph_on_disk_is_sampled_as_in_memory(fan_outs: list, tmp_path: Path) -> None:
-    graph = random_graph(200, 3000, 2)
-    graph.by_target()
+@pytest.mark.parametrize("fan_outs", [[4, 3], [{0: 2, 1: -1}, 3], [-1, {0: 1, 1: 0}], []])
+@pytest.mark.parametrize("resample", [False, True])
+@pytest.mark.parametrize(
+    ("replace", "dtype"), [(False, torch.int32), (True, torch.int64)], ids=["subsets", "replace"]
+)
+def test_a_graph_on_disk_is_sampled_as_in_memory(
+    fan_outs: list, resample: bool, replace: bool, dtype: torch.dtype, tmp_path: Path
+) -> None:
+    graph = random_graph(200, 3000, 2, dtype=dtype)
     graph.save(tmp_path / "graph")
     opened = RelationalGraph.open(tmp_path / "graph")
-    expected = NeighbourSampler(graph, fan_outs).sample(range(20), number=3)
-    sample = NeighbourSampler(opened, fan_outs).sample(range(20), number=3)
+    options = {"resample": resample, "replace": replace, "seed": 5}
+    expected = NeighbourSampler(graph, fan_outs, **options).sample([*range(20), 3], number=3)
+    from_disk = NeighbourSampler(opened, fan_outs, **options)
+    sample = from_disk.sample([*range(20), 3], number=3)
     assert same_samples(sample, expected) == ""
-    assert torch.equal(sample.blocks[0].edges, expected.blocks[0].edges)
-    assert torch.equal(sample.blocks[0].relations, expected.blocks[0].relations)
+    assert same_samples(from_disk.sample_plainly([*range(20), 3], 3), expected) == ""
+    if fan_outs:
+        assert torch.equal(sample.blocks[0].edges, expected.blocks[0].edges)
+        assert torch.equal(sample.blocks[0].relations, expected.blocks[0].relations)
+
+
+def test_a_graph_on_disk_without_edges_is_sampled(tmp_path: Path) -> None:
+    graph = RelationalGraph.from_edges([], [], num_nodes=4)
+    graph.save(tmp_path)
+    sampler = NeighbourSampler(RelationalGraph.open(tmp_path), [3, 2])
+    assert [each.num_edges for each in sampler.sample([3, 1]).blocks] == [0, 0]
+    assert sampler.sample([]).seeds.tolist() == []
+
+
+def test_of_a_graph_on_disk_only_the_rows_asked_for_are_read(tmp_path: Path) -> None:
+    """A block for each row and each neighbour, and gaps of 8 KiB at most, of megabytes of index."""
+    graph = random_graph(100_000, 1_000_000, dtype=torch.int32)
+    graph.save(tmp_path)
+    index_bytes = sum(each.nbytes for each in vars(graph.by_target()).values())
+    sampler = NeighbourSampler(RelationalGraph.open(tmp_path), [3, 2])
+    with sh.meter() as meter:
+        sample = sampler.sample([7, 50_000, 99_000])
+    rows = sum(each.num_targets for each in sample.blocks)
+    edges = sum(each.num_edges for each in sample.blocks)
+    assert 0 < meter.read_bytes <= (rows + edges) * 12 * 2**10
+    assert meter.read_bytes < index_bytes / 20

@@ -10,6 +10,7 @@ import torch
 
 from shorthaul.errors import SamplingError, SeedRangeError
 from shorthaul.graphs.blocks import Block, NeighbourSample
+from shorthaul.graphs.disk_rows import read_rows
 from shorthaul.graphs.edge_tensors import read_numbers
 from shorthaul.graphs.fan_outs import FanOut, read_fan_outs
 from shorthaul.graphs.graph import RelationalGraph
@@ -91,11 +92,14 @@ class NeighbourSampler:
         given = self.require_seeds(seeds)
         number = next(self._numbers) if number is None else number
         held = _held_tensors(index, needs_relations=self._fans.shape[1] > 1)
-        if held is None or not can_use_kernels("neighbour sampling"):
+        if not can_use_kernels("neighbour sampling"):
             return self.sample_plainly(given, number)
         memory = self._idle.pop() if self._idle else self._make_memory()
+        threads = threads or kernel_threads()
         try:
-            return self._sample(memory, held, given, number, threads or kernel_threads())
+            if held is None:
+                return self._sample_from_disk(memory, index, given, number, threads)
+            return self._sample(memory, held, given, number, threads)
         finally:
             self._idle.append(memory)
 
@@ -127,7 +131,6 @@ class NeighbourSampler:
         threads: int,
     ) -> NeighbourSample:
         hops = len(self.fan_outs)
-        key = self._key_of(number)
         seed_rows = torch.empty_like(seeds)
         counts = torch.empty(1 + 2 * hops, dtype=torch.int64)
         status = memory.kernel.sample(
@@ -140,17 +143,53 @@ class NeighbourSampler:
             counts,
             self.replace,
             self.resample,
-            key - 2**64 if key >= 2**63 else key,
+            _as_signed(self._key_of(number)),
             threads,
         )
+        self._require_sampled(-1 if status > 0 else status)
+        return self._collect(memory, seed_rows, number, counts.tolist())
+
+    def _sample_from_disk(
+        self,
+        memory: SamplingMemory,
+        index: TargetIndex,
+        seeds: torch.Tensor,
+        number: int,
+        threads: int,
+    ) -> NeighbourSample:
+        """Hop by hop: read the targets' rows, draw, read the neighbours that were drawn, relabel."""
+        kernel, sampler = memory.kernel, memory.address
+        key = _as_signed(self._key_of(number))
+        seed_rows, targets = torch.empty_like(seeds), torch.empty(2, dtype=torch.int64)
+        hops = len(self.fan_outs)
+        counts = [self._require_sampled(kernel.start(sampler, seeds, seed_rows, hops, threads))]
+        for hop, fan in enumerate(self.fan_outs):
+            kernel.start_hop(sampler, hop, self.resample, targets)
+            first, count = targets.tolist()
+            nodes = seeds.new_empty(count)
+            kernel.copy_nodes(sampler, first, nodes)
+            rows = read_rows(index, nodes, needs_relations=len(fan) > 1)
+            edges = self._require_sampled(
+                kernel.draw_hop(
+                    sampler, hop, *rows, self._fans[hop], len(fan), self.replace, key, threads
+                )
+            )
+            positions = seeds.new_empty(edges)
+            kernel.copy_positions(sampler, hop, positions)
+            sources = index.sources[positions]
+            counts += [self._require_sampled(kernel.relabel_hop(sampler, hop, sources)), edges]
+        return self._collect(memory, seed_rows, number, counts)
+
+    def _require_sampled(self, status: int) -> int:
+        """What a step of the kernel counted; its error where that is negative."""
         if status == -2:
             raise MemoryError("there was no memory for a sample of neighbours")
-        if status != 0:
+        if status < 0:
             raise SamplingError(
                 f"the sample has more edges than {self.graph.index_dtype} can count.\n"
                 "  Lower the fan-outs or the number of seeds, or make the graph with int64 indexes."
             )
-        return self._collect(memory, seed_rows, number, counts.tolist())
+        return status
 
     def _collect(
         self,
@@ -168,7 +207,7 @@ class NeighbourSampler:
         needed = nodes[-1] + sum(targets) + parts + 2 * sum(edges)
         arena = _Arena(self._allocate(needed))
         all_nodes = arena.take(nodes[-1])
-        memory.kernel.copy_nodes(memory.address, all_nodes)
+        memory.kernel.copy_nodes(memory.address, 0, all_nodes)
         blocks: list[Block] = []
         if self.resample:
             for hop in range(hops):
@@ -286,6 +325,11 @@ def _held_tensors(
 
 def _in_memory(tensor: torch.Tensor) -> torch.Tensor | None:
     return tensor._table.tensor() if isinstance(tensor, UnifiedTensor) else tensor
+
+
+def _as_signed(key: int) -> int:
+    """The same 64 bits as a kernel takes them."""
+    return key - 2**64 if key >= 2**63 else key
 
 
 def _read_seed(seed: Any) -> int:

@@ -1,8 +1,7 @@
 """Neighbour sampling in plain Python, number for number what the generated kernel samples.
 
 It draws from the same streams (`jit/include/shorthaul/sampling/random.h`), so it is the kernel's
-oracle in tests, and it takes over, with equal results, where there is no compiler and where the
-indexes lie on disk.
+oracle in tests, and it takes over, with equal results, where there is no compiler.
 
 >>> stream = RandomStream(key=1, owner=2)
 >>> [stream.below(6) for _ in range(8)]

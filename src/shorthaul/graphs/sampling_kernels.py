@@ -7,6 +7,13 @@
     copy_nodes, copy_hop(sampler, hop, ...)   -> what was sampled, into tensors of just that size
     destroy(sampler)
 
+and, where the graph is read from disk in between, the steps of `sample`::
+
+    start(sampler, seeds)                     -> how many distinct seeds
+    start_hop(sampler, hop)                   -> the first target and how many there are
+    draw_hop(sampler, hop, their rows)        -> how many edges; `copy_positions` says which
+    relabel_hop(sampler, hop, their sources)  -> how many nodes there are now
+
 The templates lie in `jit/include/shorthaul/sampling`; the text here names their types.
 """
 
@@ -77,9 +84,59 @@ int64_t sample(void* sampler, const Id* pointers, const Id* sources, const Id* r
   return 0;
 }
 
-void copy_nodes(void* sampler, Id* nodes, int64_t node_count) {
+int64_t start(void* sampler, const Id* seeds, Id* seed_rows, int64_t hops, int64_t threads,
+              int64_t seed_count) {
   auto& made = *static_cast<Sampler*>(sampler);
-  std::memcpy(nodes, made.nodes(), sizeof(Id) * node_count);
+  try {
+    made.start(seeds, seed_count, seed_rows, hops, threads);
+  } catch (const std::bad_alloc&) {
+    return out_of_memory;
+  }
+  return made.seeds();
+}
+
+void start_hop(void* sampler, int64_t hop, int64_t resample, int64_t* targets) {
+  auto& made = *static_cast<Sampler*>(sampler);
+  made.start_hop(hop, resample != 0);
+  targets[0] = made.hop(hop).first_target;
+  targets[1] = made.hop(hop).targets;
+}
+
+// The number of edges, or -1 when they are more than an id can count.
+int64_t draw_hop(void* sampler, int64_t hop, const Id* ends, const Id* relations,
+                 const int64_t* row_starts, const int64_t* fan_outs, int64_t fan_width,
+                 int64_t replace, int64_t key, int64_t threads) {
+  auto& made = *static_cast<Sampler*>(sampler);
+  const shorthaul::ReadRows<Id> rows{ends, relations, row_starts};
+  try {
+    if (!made.draw_hop(rows, hop, fan_outs, fan_width, replace != 0, static_cast<uint64_t>(key), threads)) {
+      return -1;
+    }
+  } catch (const std::bad_alloc&) {
+    return out_of_memory;
+  }
+  return made.hop(hop).edges;
+}
+
+void copy_positions(void* sampler, int64_t hop, Id* positions, int64_t edge_count) {
+  const auto& made = static_cast<Sampler*>(sampler)->hop(hop);
+  std::memcpy(positions, made.positions.data(), sizeof(Id) * edge_count);
+}
+
+int64_t relabel_hop(void* sampler, int64_t hop, const Id* sources, int64_t edge_count) {
+  auto& made = *static_cast<Sampler*>(sampler);
+  try {
+    std::memcpy(made.hop(hop).sources.data(), sources, sizeof(Id) * edge_count);
+    made.relabel_hop(hop);
+  } catch (const std::bad_alloc&) {
+    return out_of_memory;
+  }
+  return made.count_nodes();
+}
+
+void copy_nodes(void* sampler, int64_t first, Id* nodes, int64_t node_count) {
+  auto& made = *static_cast<Sampler*>(sampler);
+  std::memcpy(nodes, made.nodes() + first, sizeof(Id) * node_count);
 }
 
 // The hop's edges, after `base` edges of earlier hops: sources and positions begin there, and so do
@@ -122,9 +179,15 @@ def emit_sampler(dtype: torch.dtype, *, is_hashed: bool) -> CppSource:
             ),
             returns="int64",
         ),
+        *_emit_steps(dtype),
         Function(
             "copy_nodes",
-            (sampler, written("nodes", shape=("node_count",)), DimensionArgument("node_count")),
+            (
+                sampler,
+                number("first"),
+                written("nodes", shape=("node_count",)),
+                DimensionArgument("node_count"),
+            ),
         ),
         Function(
             "copy_hop",
@@ -143,6 +206,61 @@ def emit_sampler(dtype: torch.dtype, *, is_hashed: bool) -> CppSource:
     table = "HashTable" if is_hashed else "DirectTable"
     text = _TEXT.replace("INDEX_TYPE", index_type).replace("TABLE", table)
     return CppSource(f"sample_neighbours_{index_type[:-2]}_{table[:-5].lower()}", text, functions)
+
+
+def _emit_steps(dtype: torch.dtype) -> tuple[Function, ...]:
+    """The steps of `sample`, one by one."""
+    sampler = NumberArgument("sampler", "address")
+    number = functools.partial(NumberArgument, type="int64")
+    edge_count = DimensionArgument("edge_count")
+    return (
+        Function(
+            "start",
+            (
+                sampler,
+                TensorArgument("seeds", dtype, ("seed_count",)),
+                TensorArgument("seed_rows", dtype, ("seed_count",), is_written=True),
+                *map(number, ("hops", "threads")),
+                DimensionArgument("seed_count"),
+            ),
+            returns="int64",
+        ),
+        Function(
+            "start_hop",
+            (
+                sampler,
+                *map(number, ("hop", "resample")),
+                TensorArgument("targets", torch.int64, (2,), is_written=True),
+            ),
+        ),
+        Function(
+            "draw_hop",
+            (
+                sampler,
+                number("hop"),
+                TensorArgument("ends", dtype, (None,)),
+                TensorArgument("relations", dtype, (None,), is_optional=True),
+                TensorArgument("row_starts", torch.int64, (None,), is_optional=True),
+                TensorArgument("fan_outs", torch.int64, (None,)),
+                *map(number, ("fan_width", "replace", "key", "threads")),
+            ),
+            returns="int64",
+        ),
+        Function(
+            "copy_positions",
+            (
+                sampler,
+                number("hop"),
+                TensorArgument("positions", dtype, ("edge_count",), is_written=True),
+                edge_count,
+            ),
+        ),
+        Function(
+            "relabel_hop",
+            (sampler, number("hop"), TensorArgument("sources", dtype, ("edge_count",)), edge_count),
+            returns="int64",
+        ),
+    )
 
 
 @functools.cache
