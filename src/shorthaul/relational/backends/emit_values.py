@@ -64,7 +64,7 @@ class ValueWriter:
 
     def element(self, value: str, place: Place) -> str:
         """Element `i` of a value that has a name here."""
-        found = place.find(base_of(self.program, value)) or place.find(value)
+        found = place.find(base_of(self.program, value)) or self._locate(value, place)
         assert found is not None, value
         return f"Number::load({found[0]}[i])" if found[1] else f"{found[0]}[i]"
 
