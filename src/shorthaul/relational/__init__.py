@@ -6,7 +6,9 @@ into kernels (`lowering`) and written as C++ (`backends`).
 """
 
 from shorthaul.graphs import RelationalGraph
+from shorthaul.relational.accelerate import AccelerationReport, accelerate
 from shorthaul.relational.declarations import EdgeFeature, NodeFeature, Weight
+from shorthaul.relational.dgl_state import load_dgl_state_dict
 from shorthaul.relational.language import (
     absolute,
     broadcast,
@@ -38,9 +40,11 @@ from shorthaul.relational.language import (
 from shorthaul.relational.layer import CompiledLayer, layer
 from shorthaul.relational.layers import (
     CompGCNConv,
+    DGLHGTConv,
     GATv2Conv,
     HANConv,
     HGTConv,
+    RelGraphConv,
     RGATConv,
     RGCNConv,
     SAGEConv,
@@ -48,8 +52,10 @@ from shorthaul.relational.layers import (
 )
 
 __all__ = [
+    "AccelerationReport",
     "CompGCNConv",
     "CompiledLayer",
+    "DGLHGTConv",
     "EdgeFeature",
     "GATv2Conv",
     "HANConv",
@@ -57,11 +63,13 @@ __all__ = [
     "NodeFeature",
     "RGATConv",
     "RGCNConv",
+    "RelGraphConv",
     "RelationalGraph",
     "SAGEConv",
     "SimpleHGN",
     "Weight",
     "absolute",
+    "accelerate",
     "broadcast",
     "concat",
     "dot",
@@ -73,6 +81,7 @@ __all__ = [
     "layer_norm",
     "leaky_relu",
     "linear",
+    "load_dgl_state_dict",
     "log",
     "outer",
     "positive",

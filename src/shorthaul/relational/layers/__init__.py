@@ -1,9 +1,11 @@
 """Layers that people use, written in the language, with PyG's and DGL's constructors and names."""
 
 from shorthaul.relational.layers.compgcn import CompGCNConv
+from shorthaul.relational.layers.dgl_hgt import DGLHGTConv
 from shorthaul.relational.layers.gatv2 import GATv2Conv
 from shorthaul.relational.layers.han import HANConv
 from shorthaul.relational.layers.hgt import HGTConv
+from shorthaul.relational.layers.rel_graph import RelGraphConv
 from shorthaul.relational.layers.rgat import RGATConv
 from shorthaul.relational.layers.rgcn import RGCNConv
 from shorthaul.relational.layers.sage import SAGEConv
@@ -12,11 +14,13 @@ from shorthaul.relational.layers.traced_inputs import register_builders
 
 __all__ = [
     "CompGCNConv",
+    "DGLHGTConv",
     "GATv2Conv",
     "HANConv",
     "HGTConv",
     "RGATConv",
     "RGCNConv",
+    "RelGraphConv",
     "SAGEConv",
     "SimpleHGN",
 ]
