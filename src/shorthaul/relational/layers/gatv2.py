@@ -176,7 +176,7 @@ class GATv2Conv(nn.Module):
         features: torch.Tensor | None,
         tensors: dict[str, torch.Tensor],
     ) -> torch.Tensor:
-        if self.lin_l.in_features != self.lin_r.in_features:
+        if self.lin_l.weight.shape[1] != self.lin_r.weight.shape[1]:
             raise LayerArgumentError(
                 f"the layer was made for sources and targets of widths {self.in_channels}",
                 "pass a pair of features: (sources, targets)",
