@@ -25,7 +25,7 @@ from typing import Any
 from benchmarks import ledger, render
 from benchmarks.allocator import require_allocator
 from benchmarks.machine import describe_machine
-from benchmarks.measure import Measurable, Measured, Same, compare
+from benchmarks.measure import Measurable, Measured, Same, Spread, compare
 
 QUICK_ROUNDS = 2
 
@@ -77,6 +77,13 @@ class Answer:
             further = dict((figures or {}).get(each.arm, {}))
             self.rows.append({"case": case, **asdict(each), "figures": further})
         return measured
+
+    def leave_out(self, case: str, arm: str, baseline: str, **figures: float) -> None:
+        """Add a row for an arm that has no time, and why: `needs_bytes` or `over_seconds`."""
+        none = asdict(Spread(0.0, 0.0, 0.0))
+        row = {"case": case, "arm": arm, "baseline": baseline, "rounds": 0, "calls": 0}
+        times = {"wall_seconds": none, "cpu_seconds": none, "speedup": none}
+        self.rows.append({**row, **times, "figures": figures})
 
 
 def answer_question(

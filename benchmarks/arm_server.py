@@ -45,11 +45,15 @@ class Arms:
         return {"wall_seconds": wall_seconds, "cpu_seconds": time.process_time() - cpu_started}
 
     def result(self, number: int, path: str) -> dict[str, Any]:
-        """Call once, and save what came out as torch saves it."""
+        """Call once, timed, and save what came out as torch saves it."""
         import torch
 
-        torch.save(self.made[number](), path)
-        return {}
+        cpu_started, started = time.process_time(), time.perf_counter()
+        made = self.made[number]()
+        wall_seconds = time.perf_counter() - started
+        cpu_seconds = time.process_time() - cpu_started
+        torch.save(made, path)
+        return {"wall_seconds": wall_seconds, "cpu_seconds": cpu_seconds}
 
 
 def serve(arms: Arms, requests: TextIO, replies: TextIO) -> None:

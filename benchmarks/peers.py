@@ -37,6 +37,10 @@ class PeerError(RuntimeError):
     """An arm in another process failed, ended or did not answer."""
 
 
+class PeerTimeoutError(PeerError):
+    """An arm did not answer in time; its process is stopped."""
+
+
 class PeersMissingError(PeerError):
     """The peers' environment is not there."""
 
@@ -69,12 +73,17 @@ class ProcessArm:
 
     def result(self) -> object:
         """Run once; what came out."""
+        return self.try_out()[0]
+
+    def try_out(self) -> tuple[Any, Sample]:
+        """Run once; what came out, and the time of it, by the clock over there."""
         if self.prepare is not None:
             self.prepare()
         with tempfile.TemporaryDirectory() as directory:
             path = Path(directory) / "result.pt"
-            self.process.ask("result", number=self.number, path=str(path))
-            return torch.load(path, weights_only=True)
+            took = self.process.ask("result", number=self.number, path=str(path))
+            sample = Sample(took["wall_seconds"] / self.events, took["cpu_seconds"] / self.events)
+            return torch.load(path, weights_only=True), sample
 
     def measure_peak(self, calls: int = 1) -> dict[str, float]:
         """Figures on memory: what the process had at most while it ran, and how much more that
@@ -178,7 +187,7 @@ class ArmProcess:
         while b"\n" not in self._unread:
             if not select.select([descriptor], [], [], self.reply_seconds)[0]:
                 self._process.kill()
-                raise PeerError(
+                raise PeerTimeoutError(
                     f"{self.script.name}: `{do}` had no reply after {self.reply_seconds:g} s"
                 )
             piece = os.read(descriptor, 2**16)

@@ -127,23 +127,23 @@ def render_question(runs: Sequence[ledger.Run]) -> str:
 
 def render_run(run: ledger.Run) -> str:
     """One run as a Markdown table, with a line on where and how it was measured."""
-    names = list(dict.fromkeys(name for row in run["rows"] for name in row["figures"]))
+    measured = [row for row in run["rows"] if row["rounds"]]
+    names = list(dict.fromkeys(name for row in measured for name in row["figures"]))
     headings = ["case", "arm", "median", "10 to 90 %", "CPU", "speed"]
     lines = [[*headings, *(_title(name) for name in names)]]
     before = None
     for row in run["rows"]:
         wall = row["wall_seconds"]
-        lines.append(
-            [
-                row["case"] if row["case"] != before else "",
-                row["arm"],
-                format_seconds(wall["median"]),
-                f"{format_seconds(wall['low'])} to {format_seconds(wall['high'])}",
-                format_seconds(row["cpu_seconds"]["median"]),
-                _speed(row),
-                *(_figure(name, row["figures"].get(name)) for name in names),
-            ]
-        )
+        times = [
+            format_seconds(wall["median"]),
+            f"{format_seconds(wall['low'])} to {format_seconds(wall['high'])}",
+            format_seconds(row["cpu_seconds"]["median"]),
+            _speed(row),
+            *(_figure(name, row["figures"].get(name)) for name in names),
+        ]
+        if not row["rounds"]:
+            times = ["-", "-", "-", describe_failure(row), *("" for _ in names)]
+        lines.append([row["case"] if row["case"] != before else "", row["arm"], *times])
         before = row["case"]
     return f"{_markdown(lines, left=2)}\n\n{_caption(run)}"
 
@@ -155,6 +155,16 @@ def render_questions(directory: Path) -> str:
         last = ledger.read_runs(question, directory)[-1]
         lines.append([f"`{question}`", last["asks"], last["date"][:10]])
     return _markdown(lines, left=3)
+
+
+def describe_failure(row: Mapping[str, Any]) -> str:
+    """Why an arm has no time."""
+    figures = row["figures"]
+    if "needs_bytes" in figures:
+        return f"needs {format_bytes(figures['needs_bytes'])}"
+    if "over_seconds" in figures:
+        return f"over {format_seconds(figures['over_seconds'])}"
+    return "failed"
 
 
 def _speed(row: Mapping[str, Any]) -> str:

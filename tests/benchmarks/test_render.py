@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.ledger import append
+from benchmarks.answer import Answer
+from benchmarks.ledger import append, verify_run
 from benchmarks.render import (
     RenderError,
     fill_page,
@@ -112,3 +113,18 @@ def test_stale_pages_are_found_and_filled(tmp_path: Path) -> None:
 def test_references_are_tables_too(tmp_path: Path) -> None:
     tables = list_tables(tmp_path, tmp_path)
     assert {"questions", "pages", "settings", "errors"} <= tables.keys()
+
+
+def test_an_arm_without_a_time_says_why() -> None:
+    answer = Answer()
+    answer.rows.append(make_row("10 rows", "plain", 1.0))
+    answer.leave_out("10 rows", "large", "plain", needs_bytes=3 * 2**30)
+    answer.leave_out("10 rows", "slow", "plain", over_seconds=100.0)
+    answer.leave_out("10 rows", "broken", "plain", failed=1)
+    run = make_run(rows=answer.rows)
+    verify_run(run, "run")
+    assert render_run(run).splitlines()[3:6] == [
+        "|  | large | - | - | - | needs 3.0 GiB |",
+        "|  | slow | - | - | - | over 100.0 s |",
+        "|  | broken | - | - | - | failed |",
+    ]
