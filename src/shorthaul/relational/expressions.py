@@ -262,6 +262,11 @@ def as_expression(value: Any) -> Expression:
     """What an author wrote, as a value; numbers and others are refused."""
     if isinstance(value, Symbolic):
         return value._as_expression()
+    if hasattr(value, "shape"):  # a tensor or an array
+        raise fail(
+            f"{type(value).__name__} of {tuple(value.shape)} is no value of the graph",
+            "declare it as an argument of the layer: NodeFeature, EdgeFeature or Weight",
+        )
     raise fail(
         f"expected a value of the graph, got {type(value).__name__} {value!r}",
         "build it from node features, edge features and weights",
