@@ -14,7 +14,7 @@ SOURCE = Path(__file__).parents[2] / "src" / "shorthaul"
 
 # A package may import those of the lines above its own.
 LAYERS = (
-    ("units", "errors", "settings", "fallbacks", "meter", "explain"),
+    ("units", "errors", "settings", "fallbacks", "meter", "explain", "module_swap"),
     ("jit", "storage"),
     ("tensors", "graphs", "datasets"),
     ("relational", "offload", "conv"),

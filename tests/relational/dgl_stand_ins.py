@@ -43,7 +43,7 @@ class TypedLinear(nn.Module):
         elif regularizer == "bdd":
             self.W = nn.Parameter(torch.randn(num_types, in_size * out_size // num_bases))
         else:
-            self.W = nn.Parameter(torch.randn(num_types, in_size, out_size))
+            self.W = nn.Parameter(torch.randn(num_types, in_size, out_size) * 0.3)
 
     def forward(self, x, kinds):
         if self.regularizer == "bdd":

@@ -37,6 +37,7 @@ from shorthaul.conv.schedule import choose_schedule, remembered_schedule
 from shorthaul.errors import ConvolutionError, TuningError
 from shorthaul.jit import Candidate, Choice, autotune
 from shorthaul.jit.runtime import kernel_threads
+from shorthaul.module_swap import Swap, swap_class
 from shorthaul.units import format_bytes
 
 POLICIES = ("auto", "always")
@@ -148,7 +149,7 @@ class ReplacementReport:
     model: nn.Module
     layers: list[ReplacedLayer]
     left_alone: dict[str, str]  # name -> reason
-    _originals: list[tuple[nn.Module, type[nn.Module]]] = field(repr=False)
+    _swaps: list[Swap] = field(repr=False)
 
     def table(self) -> Table:
         """A table for `rich.print`."""
@@ -172,16 +173,14 @@ class ReplacementReport:
 
     def revert(self) -> None:
         """Put every layer back to what it was; a second call does nothing."""
-        for module, original in self._originals:
-            replacement: ReplacedLayer | None = module.__dict__.pop("replacement", None)
+        for swap in self._swaps:
+            replacement: ReplacedLayer | None = swap.module.__dict__.get("replacement")
             if replacement is not None and replacement.fold is not None:
                 for each in (replacement.fold.norm, replacement.fold.activation):
                     if each is not None:
                         restore(each)
-            for name in ("exact", "tune"):
-                module.__dict__.pop(name, None)
-            module.__class__ = original
-        self._originals.clear()
+            swap.undo()
+        self._swaps.clear()
 
 
 class ReplacedWindowOrderLayer(WindowOrderLayer):
@@ -252,10 +251,8 @@ def replace_convs(
                 for each in (norm, activation):
                     if each is not None:
                         fold_away(each, layer.fold)
-            report._originals.append((module, type(module)))
-            module.__class__ = _REPLACEMENTS[type(module)]
-            module.__dict__["replacement"] = layer
-            module.__dict__.update(exact=exact, tune=tune)
+            attributes = {"replacement": layer, "exact": exact, "tune": tune}
+            report._swaps.append(swap_class(module, _REPLACEMENTS[type(module)], attributes))
             report.layers.append(layer)
     if example is not None:
         _run_example(model, example)

@@ -20,6 +20,8 @@ from shorthaul.errors import LayerArgumentError
 from shorthaul.module_swap import Swap, swap_class
 from shorthaul.relational.layers import (
     DGLHGTConv,
+    GATv2Conv,
+    HANConv,
     HGTConv,
     RelGraphConv,
     RGATConv,
@@ -75,8 +77,9 @@ class AccelerationReport:
 def accelerate(model: nn.Module) -> AccelerationReport:
     """Let shorthaul compute the graph layers of `model` that it knows, in place.
 
-    Known are PyG's `RGCNConv`, `FastRGCNConv`, `RGATConv`, `HGTConv` and `SAGEConv`, and DGL's
-    `RelGraphConv` and `HGTConv`. The model is called as before, with the same objects::
+    Known are PyG's `RGCNConv`, `FastRGCNConv`, `RGATConv`, `HGTConv`, `HANConv`, `GATv2Conv` and
+    `SAGEConv`, and DGL's `RelGraphConv` and `HGTConv`. The model is called as before, with the same
+    objects::
 
         report = sh.relational.accelerate(model)
         rich.print(report.table())      # what was swapped, what was left, and why
@@ -217,6 +220,34 @@ def _read_hgt(module: Any) -> nn.Module:
     return HGTConv(widths, module.out_channels, metadata, module.heads)
 
 
+def _read_han(module: Any) -> nn.Module:
+    widths = {name: each.weight.shape[1] for name, each in module.proj.items()}
+    return HANConv(
+        widths,
+        module.out_channels,
+        module.metadata,
+        module.heads,
+        module.negative_slope,
+        module.dropout,
+    )
+
+
+def _read_gatv2(module: Any) -> nn.Module:
+    names = (
+        "heads", "concat", "negative_slope", "dropout", "add_self_loops", "edge_dim", "fill_value",
+        "share_weights", "residual",
+    )  # fmt: skip
+    if module.aggr not in ("add", "sum"):
+        raise _CannotSwapError(f"aggr is {module.aggr!r}; ours adds")
+    widths = module.lin_l.weight.shape[1], module.lin_r.weight.shape[1]
+    return GATv2Conv(
+        widths,
+        module.out_channels,
+        **{name: getattr(module, name) for name in names},
+        bias=module.bias is not None,
+    )
+
+
 def _read_sage(module: Any) -> nn.Module:
     own = module.lin_r if module.root_weight else module.lin_l
     return SAGEConv(
@@ -264,6 +295,8 @@ _KNOWN: dict[tuple[str, str], Callable[[Any], nn.Module]] = {
     ("torch_geometric", "FastRGCNConv"): _read_rgcn,
     ("torch_geometric", "RGATConv"): _read_rgat,
     ("torch_geometric", "HGTConv"): _read_hgt,
+    ("torch_geometric", "HANConv"): _read_han,
+    ("torch_geometric", "GATv2Conv"): _read_gatv2,
     ("torch_geometric", "SAGEConv"): _read_sage,
     ("dgl", "RelGraphConv"): _read_rel_graph,
     ("dgl", "HGTConv"): _read_dgl_hgt,
