@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import importlib
 import inspect
 import math
 import threading
@@ -84,6 +85,21 @@ class LayerDefinition:
         program = trace(self.function, sizes, options, absent)
         present = {name: d for name, d in self.declarations.items() if name not in absent}
         return CompiledFunction(program, present, without, read_source(self.function))
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> LayerDefinition:
+        return self  # it does not change
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # The function itself cannot be found by its name: this object bears it.
+        return _find_definition, (self.function.__module__, self.function.__qualname__)
+
+
+def _find_definition(module: str, name: str) -> LayerDefinition:
+    found: Any = importlib.import_module(module)
+    for part in name.split("."):
+        found = getattr(found, part)
+    definition: LayerDefinition = found
+    return definition
 
 
 def layer(function: Callable[..., Any]) -> LayerDefinition:

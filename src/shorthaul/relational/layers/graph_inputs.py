@@ -21,6 +21,7 @@ from torch import nn
 from shorthaul.errors import LayerArgumentError
 from shorthaul.graphs import Block, RelationalGraph
 from shorthaul.graphs.edge_tensors import require_range
+from shorthaul.relational.arguments import read_features
 from shorthaul.relational.block_graph import graph_of_block
 from shorthaul.relational.layers.kept_graphs import keep_graph
 from shorthaul.relational.traced_graph import TracedGraph, find_ends, trace_block
@@ -57,6 +58,8 @@ def read_input(
     as the larger side, so that no features are copied, and its targets are the first of them.
     """
     if isinstance(x, torch.Tensor):
+        # With a block, a unified tensor is the table of the whole graph.
+        x = read_features(x, edges.source_nodes if isinstance(edges, Block) else None)
         found = _find(edges, edge_type, x.shape[0], num_relations)
         return LayerInput(found.graph, x, None, found.num_targets)
     source, target = x
