@@ -52,6 +52,9 @@ from shorthaul.relational.backends.triton_math import (
 
 '''
 
+# A value that two loops compute must be the same number in both: the gradient of a maximum looks for
+# it. So a product and a sum are rounded one after the other, whatever else a loop computes.
+OPTIONS = {"enable_fp_fusion": False}
 ELEMENTS_PER_PROGRAM = 4096  # of the largest tensor: 32 registers a thread for four warps
 
 
@@ -185,7 +188,7 @@ class Run(PlanRun):
             return
         block = max(1, min(128, ELEMENTS_PER_PROGRAM // loop.widest))
         arguments = self._arguments(loop, outputs, rows)
-        self.plan.kernel(number)[(triton.cdiv(rows, block),)](*arguments, ROWS=block)
+        self.plan.kernel(number)[(triton.cdiv(rows, block),)](*arguments, ROWS=block, **OPTIONS)
 
     def _run_buckets(self, number: int, work: RowLoop) -> None:
         """A program per row, of a size that its finer rows fill."""
@@ -236,6 +239,7 @@ class Run(PlanRun):
             FINE=fine_rows(bucket, loop),
             HAS_MEMBERS=members is not None,
             num_warps=bucket.warps,
+            **OPTIONS,
         )
 
     def _arguments(self, loop: TritonLoop, outputs: list[torch.Tensor], rows: int) -> list[Any]:
