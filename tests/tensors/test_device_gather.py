@@ -141,6 +141,8 @@ def test_bytes_that_a_device_reads_are_counted(gatherer: DeviceGather) -> None:
     with sh.meter() as m:
         gatherer.gather(table, IDS, CPU)
     assert m.bytes_between("memory", "cpu", "rows gathered") == 4 * 32
+    gatherer.gather(RowRange(table, range(10, 20)), IDS, CPU)
+    assert (table.stats().rows_asked, table.stats().moved_bytes) == (8, 8 * 32)
 
 
 def test_hot_rows_say_what_they_cover(gatherer: DeviceGather) -> None:

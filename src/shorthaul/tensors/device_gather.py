@@ -111,7 +111,7 @@ class DeviceGather:
         rows = self.map(table, device)
         if rows is None:
             return _gather_and_copy(table, ids, device, out)
-        record_move("memory", device.type, len(ids) * table.stored_row_bytes, "rows gathered")
+        _count(table, ids.shape[0], device)
         launch = _load_launch()
         with _current(device):
             is_checked = ids.device.type == "cpu" and device.type != "cpu"
@@ -148,7 +148,7 @@ class DeviceGather:
         require_reduction(
             table, pointers.cpu(), torch.empty(ids.shape, dtype=ids.dtype), op, weights
         )
-        record_move("memory", device.type, len(ids) * table.stored_row_bytes, "rows gathered")
+        _count(table, ids.shape[0], device)
         with _current(device):
             flag = launch.RangeFlag(device)
             ids = ids.to(device)
@@ -185,6 +185,13 @@ class DeviceGather:
             if settings.kernels == "generated":
                 raise
             return _Mapped(None, error.reason)
+
+
+def _count(table: RowTable, rows: int, device: torch.device) -> None:
+    """Rows that the device reads itself are in the table's `stats()` like any others."""
+    whole = table.table if isinstance(table, RowRange) else table
+    if isinstance(whole, HostTable):
+        whole.count(rows, device.type)
 
 
 def _part_of(whole: _Mapped, span: range) -> _Mapped:

@@ -17,6 +17,7 @@ import torch
 from shorthaul.errors import RowArgumentError, RowIndexError
 from shorthaul.jit import Kernel, can_use_kernels, load_kernel
 from shorthaul.jit.runtime import kernel_threads
+from shorthaul.settings import settings
 from shorthaul.tensors import plain_rows
 from shorthaul.tensors.emit_rows import emit_row_copies, emit_row_products, emit_row_sums
 from shorthaul.tensors.plain_rows import Reduction
@@ -34,7 +35,7 @@ TILE_BYTES = 2**16  # of gathered rows, which stay in the second cache until the
 def gather(rows: StoredRows, ids: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
     """The rows that `ids` name, as the user sees them, in `out` or in pooled memory."""
     require_ids(ids)
-    out = choose_out(out, (len(ids), *rows.row_shape), rows.dtype)
+    out = choose_out(out, (ids.shape[0], *rows.row_shape), rows.dtype)
     if not has_kernels(rows):
         return out.copy_(plain_rows.gather(rows, plain_ids(ids, rows.rows)))
     require_in_range(_gather_into(rows, ids.contiguous(), out), ids, rows.rows)
@@ -204,7 +205,12 @@ def place_rows(
 
 def has_kernels(rows: StoredRows) -> bool:
     """Whether generated kernels apply: to any rows whose bytes lie side by side."""
-    return rows.has_whole_rows and can_use_kernels("row gathers")
+    if not rows.has_whole_rows:
+        return False
+    # Once they are loaded nobody looks for a compiler again: that takes as long as a small gather.
+    if _copies.cache_info().currsize and settings.kernels != "torch":
+        return True
+    return can_use_kernels("row gathers")
 
 
 def require_ids(ids: torch.Tensor) -> None:
@@ -271,7 +277,7 @@ def _gather_into(rows: StoredRows, ids: torch.Tensor, out: torch.Tensor) -> int:
             row_bytes,
             ids.data_ptr(),
             ids.element_size(),
-            len(ids),
+            ids.shape[0],
             out.data_ptr(),
             is_aligned and out.nbytes >= SMALLEST_STREAM_BYTES,
         )

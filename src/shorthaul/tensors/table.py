@@ -192,12 +192,12 @@ class HostTable(RowTable):
         self.shape = tuple(values.shape)
         self.dtype = self.stored.dtype
         self.stored_row_bytes = self.stored.row_bytes
-        self._stats = TableStats()
+        self._rows_asked = 0
 
     def gather(self, ids: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
         """The rows that `ids` name, in that order: a tensor of its own, or `out`."""
         rows = host_kernels.gather(self.stored, ids, out)
-        self._count(len(ids))
+        self.count(ids.shape[0])
         return rows if out is None else out
 
     def gather_reduce(
@@ -211,7 +211,7 @@ class HostTable(RowTable):
         """One row for each segment of `ids`: the sum, mean or maximum of its rows."""
         require_reduction(self, pointers, ids, op, weights)
         rows = host_kernels.gather_reduce(self.stored, pointers, ids, op, weights, out)
-        self._count(len(ids))
+        self.count(len(ids))
         return rows if out is None else out
 
     def gather_linear(
@@ -223,7 +223,7 @@ class HostTable(RowTable):
     ) -> torch.Tensor:
         """`linear(rows, weight, bias)`, without the matrix of gathered rows ever being built."""
         rows = host_kernels.gather_linear(self.stored, ids, weight, bias, out)
-        self._count(len(ids))
+        self.count(len(ids))
         return rows if out is None else out
 
     def scatter_(self, ids: torch.Tensor, rows: torch.Tensor) -> None:
@@ -246,19 +246,18 @@ class HostTable(RowTable):
 
     def stats(self) -> TableStats:
         """What has been asked so far."""
-        return self._stats
+        asked = self._rows_asked
+        return TableStats(
+            rows_asked=asked, unique_rows=asked, moved_bytes=asked * self.stored_row_bytes
+        )
+
+    def count(self, rows: int, target: str = "memory") -> None:
+        """Note that `rows` rows were read, by the CPU or by the device `target`."""
+        self._rows_asked += rows
+        record_move("memory", target, rows * self.stored_row_bytes, "rows gathered")
 
     def close(self) -> None:
         """Nothing to let go of: the memory belongs to the tensor."""
-
-    def _count(self, rows: int) -> None:
-        moved_bytes = rows * self.stored_row_bytes
-        self._stats = TableStats(
-            rows_asked=self._stats.rows_asked + rows,
-            unique_rows=self._stats.unique_rows + rows,
-            moved_bytes=self._stats.moved_bytes + moved_bytes,
-        )
-        record_move("memory", "memory", moved_bytes, "rows gathered")
 
 
 def require_reduction(
