@@ -141,7 +141,7 @@ def measure_peak(setting: Setting, threads: int, pipe: Any) -> None:
     for _ in range(STEPS_BEFORE.get(setting.arm, 2)):
         step()
     if hasattr(context, "store"):
-        context.store.release_buffers()  # so that the growth includes them
+        context.store.pool.trim(0)  # so that the growth includes them
     reset_peak_resident()
     before = read_peak_resident_bytes() or 0
     step()

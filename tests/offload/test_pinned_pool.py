@@ -45,14 +45,13 @@ def test_a_region_that_goes_is_unregistered_first() -> None:
     assert runtime.ranges == {}
 
 
-def test_buffers_stay_registered_between_steps_and_go_when_there_is_no_room() -> None:
+def test_registered_pages_are_not_moved() -> None:
     runtime = FakeCudaRuntime()
     with _pool(runtime) as pool:
         pool.take(8 * KIBIBYTE).release()
         pool.trim(0)
-        assert runtime.registered_bytes == 8 * KIBIBYTE
-        pool.trim(4 * KIBIBYTE)
         assert runtime.ranges == {}
+        assert not pool.moves_pages
 
 
 def test_memory_that_cuda_refuses_is_pageable_and_said() -> None:

@@ -15,7 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 import shorthaul as sh
 from shorthaul.errors import BufferBudgetError, WaitTimeoutError
-from shorthaul.storage import Buffer, BufferPool
+from shorthaul.storage import Buffer, BufferPool, page_moves
 from shorthaul.storage.buffer_pool import HUGE_PAGE_BYTES, PAGE_BYTES, choose_class_bytes
 from tests.contracts.storage_engine_contract import PATIENCE_SECONDS, in_child
 
@@ -169,6 +169,48 @@ def test_kept_buffers_make_room_for_another_size() -> None:
             each.release()
         assert pool.take(MEBIBYTE).length_bytes == MEBIBYTE
         assert pool.mapped_bytes <= MEBIBYTE
+
+
+def test_pages_of_free_buffers_move_to_another_size() -> None:
+    with BufferPool(8 * MEBIBYTE) as pool:
+        large = pool.take(8 * MEBIBYTE)
+        large.memory[:] = 7
+        large.release()
+        del large
+        small = pool.take(2 * MEBIBYTE)
+        assert pool.mapped_bytes == 8 * MEBIBYTE
+        assert (small.memory == 7).all(), "these are the pages of the large buffer"
+        rest = [pool.take(2 * MEBIBYTE, block=False) for _ in range(3)]
+        assert all((each.memory == 7).all() for each in rest)
+        addresses = {each.address for each in (small, *rest)}
+        assert len(addresses) == 4
+        for number, each in enumerate((small, *rest)):
+            each.memory[:] = number
+        assert [int(each.memory[-1]) for each in (small, *rest)] == [0, 1, 2, 3]
+        del small, rest, each
+        whole = pool.take(8 * MEBIBYTE, block=False)
+        assert sorted(set(whole.memory[::MEBIBYTE].tolist())) == [0, 1, 2, 3]
+
+
+def test_pages_move_only_when_room_is_needed() -> None:
+    with BufferPool(64 * MEBIBYTE) as pool:
+        large = pool.take(8 * MEBIBYTE)
+        large.release()
+        del large
+        small = pool.take(4 * MEBIBYTE)
+        assert pool.mapped_bytes == 12 * MEBIBYTE
+        other = pool.take(6 * MEBIBYTE, mapped_bytes=14 * MEBIBYTE)
+        assert pool.mapped_bytes == 14 * MEBIBYTE
+        del small, other
+        assert pool.take(4 * MEBIBYTE).length_bytes == 4 * MEBIBYTE
+
+
+def test_where_pages_cannot_move_they_are_unmapped(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(page_moves, "_find_mremap", lambda: None)
+    with BufferPool(8 * MEBIBYTE) as pool:
+        pool.take(8 * MEBIBYTE).release()
+        assert pool.take(2 * MEBIBYTE).length_bytes == 2 * MEBIBYTE
+        assert pool.mapped_bytes == 2 * MEBIBYTE
 
 
 def test_trimming_unmaps_what_is_free_and_longest_unused_first() -> None:

@@ -100,14 +100,7 @@ class ActivationOffload(contextlib.ContextDecorator):
     ) -> None:
         regions.leave(self)
         self._hooks.pop().__exit__(kind, error, trace)
-        with self.store.lock:
-            self.store.settle(is_outside_operators=True)
-            self._rest_if_over()
-
-    def _rest_if_over(self) -> None:
-        """Give free buffers back to the system when no backward pass is waited for."""
-        if not self._order.waiting:
-            self.store.release_buffers()
+        self.store.settle(is_outside_operators=True)
 
     def _pack(self, tensor: torch.Tensor) -> object:
         try:
@@ -194,7 +187,6 @@ class ActivationOffload(contextlib.ContextDecorator):
                 step_seconds=own_seconds + stalled_seconds, stall_seconds=stalled_seconds
             )
         self._stall_seconds_before = self.store.counts.stall_seconds
-        self._rest_if_over()
 
     # Regions
 

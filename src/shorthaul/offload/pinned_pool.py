@@ -32,6 +32,8 @@ def open_registry() -> HostRegistry:
 class PinnedBufferPool(BufferPool):
     """Pinned buffers; memory is unregistered before it goes back to the system."""
 
+    moves_pages = False  # CUDA knows them by their addresses
+
     def __init__(
         self,
         budget_bytes: int | str,
@@ -44,16 +46,8 @@ class PinnedBufferPool(BufferPool):
         self._leases: weakref.WeakKeyDictionary[_Region, Lease | None] = weakref.WeakKeyDictionary()
         super().__init__(budget_bytes, why=why)
 
-    def trim(self, mapped_bytes: int) -> None:
-        """Unmap free buffers down to `mapped_bytes`, except between steps, when nothing is needed.
-
-        The next step would register the same memory again, which takes longer than copying to it.
-        """
-        if mapped_bytes > 0:
-            super().trim(mapped_bytes)
-
-    def _find(self, class_bytes: int) -> _Region | None:
-        region = super()._find(class_bytes)
+    def _find(self, class_bytes: int, limit_bytes: int) -> _Region | None:
+        region = super()._find(class_bytes, limit_bytes)
         if region is not None and region not in self._leases:
             memory = region.lease()
             address, length_bytes = memory.ctypes.data, memory.nbytes

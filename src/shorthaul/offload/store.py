@@ -132,17 +132,17 @@ class ActivationStore:
         """Count the peak, and unmap free buffers that the rules do not allow."""
         in_use_bytes, counts = self.pool.in_use_bytes, self.counts
         counts.peak_live_bytes = max(counts.peak_live_bytes, self._kept_bytes + in_use_bytes)
-        allowed_bytes = in_use_bytes + max(self.in_flight_bytes, self.prefetch_bytes)
-        if self.budget_bytes is not None:
-            allowed_bytes = min(allowed_bytes, self.budget_bytes - self._kept_bytes)
+        allowed_bytes = self._may_be_mapped(in_use_bytes)
         if self.pool.mapped_bytes > allowed_bytes:
-            self.pool.trim(max(in_use_bytes, allowed_bytes))
+            self.pool.trim(allowed_bytes)
         mapped_bytes = self._kept_bytes + self.pool.mapped_bytes
         counts.peak_mapped_bytes = max(counts.peak_mapped_bytes, mapped_bytes)
 
-    def release_buffers(self) -> None:
-        """Give memory that is mapped and free back to the system: a step is over."""
-        self.pool.trim(0)
+    def _may_be_mapped(self, in_use_bytes: int) -> int:
+        """Bytes of buffers, free ones included: what the budget leaves, or one window's free ones."""
+        if self.budget_bytes is None:
+            return in_use_bytes + max(self.in_flight_bytes, self.prefetch_bytes)
+        return max(in_use_bytes, self.budget_bytes - self._kept_bytes)
 
     # Packing
 
@@ -420,7 +420,11 @@ class ActivationStore:
             if not self._finish_oldest():
                 break
         self._require_room(length_bytes, wanted)
-        buffer = self.pool.take(round_to_blocks(length_bytes), block=False)
+        whole_bytes = round_to_blocks(length_bytes)
+        needed_bytes = self.pool.in_use_bytes + choose_class_bytes(whole_bytes)
+        buffer = self.pool.take(
+            whole_bytes, block=False, mapped_bytes=self._may_be_mapped(needed_bytes)
+        )
         self._note_live()
         return buffer
 

@@ -35,6 +35,7 @@ import torch
 
 from shorthaul.errors import BufferBudgetError, WaitTimeoutError
 from shorthaul.meter import record_kept, record_stall
+from shorthaul.storage.page_moves import move_pages
 from shorthaul.units import format_bytes, parse_bytes
 
 Bytes = npt.NDArray[np.uint8]
@@ -66,6 +67,15 @@ class _Region:
         # because a mapping is no array: when it dies, nothing can reach the memory any more.
         assert self.mapping is not None
         return np.frombuffer(self.mapping, np.uint8, self.class_bytes, self.lead_bytes)
+
+    def give_pages(self, taker: _Region, at_bytes: int, length_bytes: int) -> bool:
+        """Give the first `length_bytes` to `taker`, at an offset in it, and go on without them."""
+        source, target = self.lease().ctypes.data, taker.lease().ctypes.data + at_bytes
+        if not move_pages(source, target, length_bytes):
+            return False
+        self.class_bytes -= length_bytes
+        self.lead_bytes += length_bytes
+        return True
 
 
 def _map_region(class_bytes: int) -> _Region:
@@ -150,9 +160,11 @@ class Buffer:
 class BufferPool:
     """Buffers within a budget: `take` waits for room when the budget is used up.
 
-    `budget_bytes` bounds everything mapped, lent out or kept for reuse. What is kept for reuse is
-    unmapped, the longest unused first, when another size needs the room.
+    `budget_bytes` bounds everything mapped, lent out or kept for reuse. When another size needs the
+    room, what is kept for reuse gives it its pages, the longest unused first, or is unmapped.
     """
+
+    moves_pages = True
 
     def __init__(self, budget_bytes: int | str, *, why: str = "storage buffers") -> None:
         self.budget_bytes = parse_bytes(budget_bytes)
@@ -185,12 +197,17 @@ class BufferPool:
         return self._lent_bytes
 
     def take(
-        self, length_bytes: int, block: bool = True, timeout_seconds: float | None = None
+        self,
+        length_bytes: int,
+        block: bool = True,
+        timeout_seconds: float | None = None,
+        mapped_bytes: int | None = None,
     ) -> Buffer:
         """A buffer of `length_bytes`, aligned to at least 4 KiB, with arbitrary content.
 
         Waits until there is room; `WaitTimeoutError` when there is none in time, or at once with
-        `block=False`. `BufferBudgetError` when it could never fit.
+        `block=False`. `BufferBudgetError` when it could never fit. Above `mapped_bytes`, by default
+        the budget, free buffers of other sizes make room.
         """
         if length_bytes < 0:
             raise ValueError(f"length_bytes must not be negative, got {length_bytes}")
@@ -204,7 +221,8 @@ class BufferPool:
         if not self._turn.acquire(timeout=-1 if limit_seconds is None else limit_seconds):
             raise WaitTimeoutError(self._describe(length_bytes), limit_seconds or 0.0)
         try:
-            region = self._find(class_bytes)
+            limit_bytes = min(self.budget_bytes, mapped_bytes or self.budget_bytes)
+            region = self._find(class_bytes, limit_bytes)
             while region is None:
                 spent = time.monotonic() - started
                 left = None if limit_seconds is None else max(0.0, limit_seconds - spent)
@@ -213,7 +231,7 @@ class BufferPool:
                 except queue.Empty:
                     described = self._describe(length_bytes)
                     raise WaitTimeoutError(described, limit_seconds or 0.0) from None
-                region = self._find(class_bytes)
+                region = self._find(class_bytes, limit_bytes)
                 if region is not None:
                     record_stall(time.monotonic() - started, self.why)
             self._lent_bytes += class_bytes
@@ -243,7 +261,7 @@ class BufferPool:
             record_kept(-self.mapped_bytes, self.why)
             self.mapped_bytes = 0
 
-    def _find(self, class_bytes: int) -> _Region | None:
+    def _find(self, class_bytes: int, limit_bytes: int) -> _Region | None:
         """A region of that class: kept, or newly mapped where the budget allows."""
         if self._is_closed:
             raise ValueError("this buffer pool is closed")
@@ -253,12 +271,31 @@ class BufferPool:
             return kept.pop()  # the one used last is the warmest
         if self._lent_bytes + class_bytes > self.budget_bytes:
             return None
-        while self.mapped_bytes + class_bytes > self.budget_bytes:
-            self._unmap_one()
         region = _map_region(class_bytes)
+        if self.moves_pages:
+            self._collect_pages(region, self.mapped_bytes + class_bytes - limit_bytes)
+        while self._free and self.mapped_bytes + class_bytes > limit_bytes:
+            self._unmap_one()
         self.mapped_bytes += class_bytes
         record_kept(class_bytes, self.why)
         return region
+
+    def _collect_pages(self, taker: _Region, wanted_bytes: int) -> None:
+        """Move huge pages of free regions into a new one: nobody has to clear them again."""
+        wanted_bytes = min(-(-wanted_bytes // HUGE_PAGE_BYTES) * HUGE_PAGE_BYTES, taker.class_bytes)
+        moved_bytes = 0
+        for giver in [each for regions in self._free.values() for each in regions]:
+            length_bytes = min(giver.class_bytes, wanted_bytes - moved_bytes)
+            length_bytes -= length_bytes % HUGE_PAGE_BYTES
+            if length_bytes <= 0:
+                continue
+            self._free[giver.class_bytes].remove(giver)
+            if giver.give_pages(taker, moved_bytes, length_bytes):
+                moved_bytes += length_bytes
+            if giver.class_bytes:
+                self._free.setdefault(giver.class_bytes, []).append(giver)
+        self.mapped_bytes -= moved_bytes
+        record_kept(-moved_bytes, self.why)
 
     def _give_back(self, region: _Region) -> None:
         if self._is_closed:
