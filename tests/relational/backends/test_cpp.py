@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from shorthaul.graphs import RelationalGraph
+from shorthaul.relational import NodeFeature, Weight, layer
 from tests.relational.programs import SIZES, attend
 
 GRAPHS = {
@@ -59,3 +60,29 @@ def test_intermediate_values_are_forgotten_after_the_last_kernel_that_reads_them
     assert kept == {*compiled.plan.saved, "out"} | ({"sum"} & kept)
     with pytest.raises(KeyError, match="has not been made"):
         run.value("gradient_of_out")
+
+
+@layer
+def add_own(g, x: NodeFeature("width"), scale: Weight("width")):
+    for n in g.nodes():
+        n.scaled = n.x * scale
+    for n in g.target_nodes():
+        for e in n.incoming_edges():
+            n.sum += e.source.scaled
+        n.out = n.sum + n.scaled
+    return n.out
+
+
+def test_gradients_of_nodes_that_are_no_targets_are_only_those_of_edges():
+    source, target = torch.randint(9, (20,)), torch.randint(5, (20,))
+    graph = RelationalGraph.from_edges(source, target, num_nodes=9)
+    made = add_own(width=3).double()
+    x = torch.randn(9, 3, dtype=torch.float64, requires_grad=True)
+    arrived = torch.randn(5, 3, dtype=torch.float64)
+    found = []
+    for backend in ("cpp", "reference"):
+        made.function.backend = backend
+        out = made.function(graph, {"x": x, "scale": made.scale}, num_targets=5)
+        found.append(torch.autograd.grad(out, [x, made.scale], arrived))
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other)

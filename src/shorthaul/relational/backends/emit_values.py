@@ -274,7 +274,9 @@ class ValueWriter:
             size = self.program[operand].size
             leaf = self._leaf(operand)
             position = flat(step.shape, at)
-            return f"(row < targets ? Number::load({leaf}[row * {size} + {position}]) : real(0))"
+            row = "row" if self.order.is_row(step) else "f"
+            loaded = f"Number::load({leaf}[{row} * {size} + {position}])"
+            return f"({row} < targets ? {loaded} : real(0))"
         if step.operation == "keep":
             return self._compute_keep(step, at)
         raise NotImplementedError(f"{step.operation} inside a loop")
