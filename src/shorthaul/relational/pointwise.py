@@ -81,8 +81,11 @@ POINTWISE: dict[str, Pointwise] = {
             make.add("negative", make.add("multiply", make.add("divide", dy, o[1]), r)),
         ),
     ),
-    "equal": Pointwise(
-        2, lambda x, y: (x == y).to(x.dtype), "real({0} == {1})", triton="({0} == {1}).to({real})"
+    "equal": Pointwise(  # as they are stored: the one may come from memory, where it has fewer bits
+        2,
+        lambda x, y: (x == y).to(x.dtype),
+        "real(Number::load(Number::store({0})) == Number::load(Number::store({1})))",
+        triton="({0} == {1}).to({real})",
     ),
     "scale": Pointwise(
         1,
