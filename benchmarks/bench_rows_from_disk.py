@@ -1,9 +1,9 @@
 """How many random rows per second come from a cold file, and what do they cost?
 
 A table of 4 GiB on disk, none of it in the page cache when an arm starts. The memory maps are the usual
-way (the first with the kernel's read-ahead, the second advised MADV_RANDOM), 32 threads read past the
-page cache with `preadv`, and fio makes requests of the same size at the same depth with nothing to
-plan, sort or copy. Ours is `sh.open(path).gather(ids)`: planning, reading, and rows in the order of the
+way (the first with the kernel's read-ahead, the second advised MADV_RANDOM). fio makes requests of the same
+size past the page cache with nothing to plan, sort or copy: from 32 threads that each wait for one `pread`,
+and from one ring at the same depth as ours. Ours is `sh.open(path).gather(ids)`: planning, reading, and rows in the order of the
 ids. Slow arms read fewer rows; times are per row. Rows within 8 KiB of each other are read as one, so
 `read_bytes_per_row` may exceed what fio reads.
 
@@ -18,7 +18,6 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -50,33 +49,6 @@ def mapped_arm(name: str, path: Path, width: int, ids: torch.Tensor, advice: int
         return torch.from_numpy(np.asarray(rows))[:COMPARED].clone()
 
     return Arm(name, run, prepare=lambda: make_cold(path), events=len(ids))
-
-
-def threaded_arm(path: Path, width: int, ids: torch.Tensor) -> Arm:
-    """One request at a time on each of 32 threads."""
-    row_bytes = width * 4
-    # A row of 512 bytes needs no more than its own sector where the disk has such.
-    aligned_bytes = max(512, row_bytes)
-    offsets = (ids * row_bytes).tolist()
-
-    def run() -> torch.Tensor:
-        out = np.empty((len(ids), width), np.int32)
-        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECT)
-
-        def read(part: range) -> None:
-            memory = mmap.mmap(-1, 4096)
-            view = np.frombuffer(memory, np.int32)[:width]
-            target = [memoryview(memory)[:aligned_bytes]]
-            for at in part:
-                os.preadv(descriptor, target, offsets[at])
-                out[at] = view
-
-        with ThreadPoolExecutor(THREADS) as pool:
-            list(pool.map(read, (range(first, len(ids), THREADS) for first in range(THREADS))))
-        os.close(descriptor)
-        return torch.from_numpy(out[:COMPARED].copy())
-
-    return Arm("32 threads, preadv", run, prepare=lambda: make_cold(path), events=len(ids))
 
 
 def our_arm(path: Path, width: int, ids: torch.Tensor) -> tuple[Arm, Callable[[], float]]:
@@ -114,7 +86,16 @@ def measure(answer: Answer) -> None:
                     mmap.MADV_RANDOM,
                 ),
                 mapped_arm("memory map", path, width, ids[: max(COMPARED, count // 500)], None),
-                threaded_arm(path, width, ids[: max(COMPARED, count // 3)]),
+                FioArm(
+                    f"fio, {THREADS} threads of pread",
+                    path,
+                    "randread",
+                    row_bytes,
+                    count,
+                    "psync",
+                    1,
+                    THREADS,
+                ),
                 FioArm("fio, io_uring", path, "randread", row_bytes, count, "io_uring", DEPTH),
                 ours,
             ]
