@@ -102,7 +102,9 @@ def emit_plan(plan: Plan, dtype: torch.dtype, index_dtype: torch.dtype) -> CppPl
             continue
         name = names[number] = kernel_name(plan, number)
         if isinstance(work, RowLoop):
-            loops[number] = emit_row_loop(name, work, program, plan.stored, exported)
+            loops[number] = emit_row_loop(
+                name, work, program, plan.stored, exported, is_narrow=dtype in WIDE
+            )
             texts.append(loops[number].text)
             functions.append(_loop_function(loops[number], work, dtype, index_dtype))
         elif isinstance(work, Product):

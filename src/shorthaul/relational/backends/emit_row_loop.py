@@ -29,17 +29,29 @@ class LoopKernel:
 
 
 def emit_row_loop(
-    name: str, work: RowLoop, program: Program, stored: Iterable[str], exported: Iterable[str]
+    name: str,
+    work: RowLoop,
+    program: Program,
+    stored: Iterable[str],
+    exported: Iterable[str],
+    *,
+    is_narrow: bool = False,
 ) -> LoopKernel:
-    """The kernel of `work`; results that are not `exported` stay in registers."""
-    return _LoopWriter(name, SweepOrder(work, program, stored), frozenset(exported)).write()
+    """The kernel of `work`; results that are not `exported` stay in registers.
+
+    `is_narrow`: memory holds fewer bits than the kernel computes with.
+    """
+    order = SweepOrder(work, program, stored)
+    return _LoopWriter(name, order, frozenset(exported), is_narrow).write()
 
 
 class _LoopWriter:
-    def __init__(self, name: str, order: SweepOrder, exported: frozenset[str]) -> None:
+    def __init__(
+        self, name: str, order: SweepOrder, exported: frozenset[str], is_narrow: bool
+    ) -> None:
         self.name, self.order, self.exported = name, order, exported
         self.work, self.program = order.work, order.program
-        self.values = ValueWriter(order)
+        self.values = ValueWriter(order, exported if is_narrow else frozenset())
 
     def write(self) -> LoopKernel:
         row = Place(3)
@@ -132,6 +144,7 @@ class _LoopWriter:
                 f"for (int i = 0; i < {step.size}; ++i) {c_name(reduction)}[i] = 0;"
             )
         row.names[reduction] = (c_name(reduction), False)
+        self.values.round(reduction, row)
 
     def _write_result(self, row: Place, result: str) -> None:
         if self.program[result].operation != "reduce":

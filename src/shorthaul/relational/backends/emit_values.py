@@ -40,8 +40,9 @@ class Place:
 class ValueWriter:
     """Writes values where they are needed, and remembers what must be passed to the function."""
 
-    def __init__(self, order: SweepOrder) -> None:
+    def __init__(self, order: SweepOrder, rounded: frozenset[str] = frozenset()) -> None:
         self.order, self.program, self.work = order, order.program, order.work
+        self.rounded = rounded  # values that memory holds with fewer bits
         self.ways: dict[tuple[Space, str], str] = {}  # index tensors
         self.leaves: dict[str, str] = {}  # stored values that are read
         self.masks: dict[str, str] = {}  # dropout masks
@@ -93,6 +94,16 @@ class ValueWriter:
                 prepare=value,
             )
         place.names[value] = (array, False)
+        self.round(value, place)
+
+    def round(self, value: str, place: Place) -> None:
+        """Go on with what memory will hold, so that whoever reads it there computes the same."""
+        if value in self.rounded:
+            array = c_name(value)
+            place.say(
+                f"for (int i = 0; i < {self.program[value].size}; ++i) "
+                f"{array}[i] = Number::load(Number::store({array}[i]));"
+            )
 
     def _name_sum(self, step: Step, place: Place) -> None:
         (operand,) = step.operands
