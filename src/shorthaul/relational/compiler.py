@@ -96,6 +96,6 @@ def compile_program(
         stages += [(f"{name}, backward", each) for name, each in run_passes(whole, sizes, without)]
     last = stages[-1][1]
     outputs = last.output_values()[: len(program.outputs)]
-    plan = lower(last, outputs)
+    plan = lower(last, outputs, without)
     source = cpp.emit_plan(plan, dtype, index_dtype)
     return Compilation(tuple(stages), plan, source, tuple(gradients), backend)

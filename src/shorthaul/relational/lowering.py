@@ -15,11 +15,14 @@ unless the program asks for one.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 
+from shorthaul.relational.edge_memory import find_kept_edge_values
 from shorthaul.relational.ir import Program, Step, needed_steps
 from shorthaul.relational.spaces import Space
+
+CHOICES = ("keep_edge_values", "fuse_loops")  # of lowering, which can be left out by name
 
 ALIASES = ("reshape", "restrict")  # of a stored value: the same memory under another shape
 
@@ -101,11 +104,19 @@ def describe(work: Work, program: Program) -> str:
     return f"{kind}: {program[work.step].text()}"
 
 
-def lower(program: Program, forward_outputs: Iterable[str]) -> Plan:
-    """The kernels of `program`; what `forward_outputs` need goes first."""
-    stored = find_stored(program)
+def lower(program: Program, forward_outputs: Iterable[str], without: Collection[str] = ()) -> Plan:
+    """The kernels of `program`; what `forward_outputs` need goes first.
+
+    Two choices can be left `without`, see `CHOICES`: then values that loops share are computed again,
+    and every value has its own loop and its own memory.
+    """
+    forward_outputs = tuple(forward_outputs)
+    is_fused = "fuse_loops" not in without
+    keeps = is_fused and "keep_edge_values" not in without
+    kept = find_kept_edge_values(program, forward_outputs) if keeps else set()
+    stored = find_stored(program, kept, is_fused)
     forward_names = {step.name for step in needed_steps(program, forward_outputs)}
-    lowering = _Lowering(program, stored)
+    lowering = _Lowering(program, stored, kept, is_fused)
     for step in program.steps:
         if step.name in forward_names:
             lowering.place(step)
@@ -150,10 +161,12 @@ def base_of(program: Program, name: str) -> str:
     return step.name
 
 
-def find_stored(program: Program) -> set[str]:
-    """The values that need memory."""
-    stored = set(program.output_values()) | find_shared_edge_values(program)
+def find_stored(program: Program, kept: Iterable[str] = (), is_fused: bool = True) -> set[str]:
+    """The values that need memory: with `kept` edge values, and all of them if nothing is fused."""
+    stored = {*program.output_values(), *kept}
     for step in program.steps:
+        if not is_fused and step.operation not in ("expand", "extend", "keep", *ALIASES):
+            stored.add(step.name)
         if step.operation in ("input", "linear", "outer", "reduce", "count"):
             stored.add(step.name)
         if step.space.is_small:
@@ -174,30 +187,6 @@ def find_stored(program: Program) -> set[str]:
         if step.operation in ALIASES and step.operands[0] in stored:
             stored.add(step.name)
     return stored
-
-
-def find_shared_edge_values(program: Program) -> set[str]:
-    """Numbers per edge that are inner products and that several loops want: worth keeping.
-
-    To compute one again takes two rows of features, to read it a few bytes. The loop that needs it
-    first writes it down.
-    """
-    wanted: dict[str, set[tuple[Space, str]]] = {}
-    for step in program.steps:
-        if step.operation != "reduce" or program[step.operands[0]].space is not Space.EDGE:
-            continue
-        waiting, seen = [step.operands[0]], set()
-        while waiting:
-            name = waiting.pop()
-            value = program[name]
-            if name in seen or value.space is not Space.EDGE or value.operation == "expand":
-                continue
-            seen.add(name)
-            is_product = value.operation == "sum" and program[value.operands[0]].size >= 16
-            if is_product and value.size <= 16:
-                wanted.setdefault(name, set()).add((step.space, step["way"]))
-            waiting.extend(value.operands)
-    return {name for name, loops in wanted.items() if len(loops) > 1}
 
 
 def _is_reduction(step: Step) -> bool:
@@ -245,12 +234,12 @@ def leaves(program: Program, stored: set[str], result: str) -> Iterator[tuple[st
 class _Lowering:
     """Puts each stored value into the first kernel that can make it."""
 
-    def __init__(self, program: Program, stored: set[str]) -> None:
+    def __init__(self, program: Program, stored: set[str], kept: set[str], is_fused: bool) -> None:
         self.program, self.stored = program, stored
+        self.edge_values, self.is_fused = kept, is_fused
         self.works: list[Work] = []
         self.made_by: dict[str, int] = {}
         self.first_open = 0
-        self.edge_values = find_shared_edge_values(program) & stored
         self.waiting: dict[str, Step] = {}
 
     def close(self) -> None:
@@ -261,6 +250,8 @@ class _Lowering:
         """Find or make the kernel for one step, if it needs one."""
         if step.name not in self.stored or step.operation in ("input", *ALIASES):
             return
+        if not self._takes_waiting(step):
+            self._make_waiting(step)
         if step.operation == "linear" and not step.space.is_small:
             x, weight = step.operands
             self._append(step, Product(step.name, gather_of(self.program, x), weight))
@@ -309,10 +300,20 @@ class _Lowering:
         for leaf, along in leaves(self.program, self.stored, name):
             yield base_of(self.program, leaf), along
 
-    def _take_waiting(self, step: Step, fine: Space | None) -> list[str]:
-        """The waiting edge values that `step` is made from, which its loop will make on the way."""
-        if fine is not Space.EDGE:
-            return []
+    def _takes_waiting(self, step: Step) -> bool:
+        """Whether the loop of `step` goes over the edges of its rows and can make edge values."""
+        is_kept = step.space is Space.EDGE and step.name in self.edge_values
+        reduces = step.operation == "reduce" and not step.space.is_small
+        return is_kept or (reduces and self.program[step.operands[0]].space is Space.EDGE)
+
+    def _make_waiting(self, step: Step) -> None:
+        """Make the waiting values that `step` reads in a loop of their own."""
+        for name in self._find_waiting(step):
+            del self.waiting[name]
+            self._append(self.program[name], RowLoop(Space.EDGE, None, None, [name]))
+
+    def _find_waiting(self, step: Step) -> list[str]:
+        """The waiting edge values that `step` is made from, in their order."""
         found: set[str] = set()
         look = [step.name]
         while look:
@@ -320,11 +321,20 @@ class _Lowering:
                 if leaf in self.waiting and leaf not in found:
                     found.add(leaf)
                     look.append(leaf)
-        return [name for name in list(self.waiting) if name in found and self.waiting.pop(name)]
+        return [name for name in self.waiting if name in found]
+
+    def _take_waiting(self, step: Step, fine: Space | None) -> list[str]:
+        """The waiting edge values that `step` is made from, which its loop will make on the way."""
+        if fine is not Space.EDGE or step.space.is_small:
+            return []
+        found = self._find_waiting(step)
+        for name in found:
+            del self.waiting[name]
+        return found
 
     def _find_loop(self, step: Step, fine: Space | None, way: str | None, earliest: int) -> RowLoop:
         """A loop over the same rows: one that comes late enough, one that can be moved, or a new one."""
-        for number in range(self.first_open, len(self.works)):
+        for number in range(self.first_open if self.is_fused else len(self.works), len(self.works)):
             work = self.works[number]
             if not isinstance(work, RowLoop) or work.space is not step.space:
                 continue

@@ -116,7 +116,7 @@ POINTWISE: dict[str, Pointwise] = {
     "exp": Pointwise(
         1,
         torch.exp,
-        "std::exp({0})",
+        "exponential({0})",
         lambda make, dy, o, r, a: (make.add("multiply", dy, r),),
         is_costly=True,
         triton="tl.exp({0})",
@@ -169,14 +169,14 @@ POINTWISE: dict[str, Pointwise] = {
     "elu_slope": Pointwise(
         1,
         lambda x: torch.where(x > 0, torch.ones_like(x), torch.exp(x)),
-        "({0} > 0 ? real(1) : std::exp({0}))",
+        "({0} > 0 ? real(1) : exponential({0}))",
         is_costly=True,
         triton="tl.where({0} > 0, 1.0, tl.exp({0}))",
     ),
     "sigmoid": Pointwise(
         1,
         torch.sigmoid,
-        "(real(1) / (real(1) + std::exp(-{0})))",
+        "(real(1) / (real(1) + exponential(-{0})))",
         lambda make, dy, o, r, a: (
             make.add(
                 "multiply",

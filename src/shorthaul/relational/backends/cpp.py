@@ -64,6 +64,7 @@ using Number = shorthaul::{number};
 using Stored = Number::Stored;
 using real = Number::real;
 using Index = {index};
+using shorthaul::exponential;
 using shorthaul::gelu;
 using shorthaul::gelu_slope;
 using shorthaul::relu;

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from shorthaul.relational.backends.emit_values import Place, ValueWriter, c_name, flat
+from shorthaul.relational.backends.emit_values import SIMD, Place, ValueWriter, c_name, flat
 from shorthaul.relational.backends.sweeps import SweepOrder
 from shorthaul.relational.ir import Program
 from shorthaul.relational.lowering import RowLoop
@@ -131,9 +131,11 @@ class _LoopWriter:
         sign = ">" if step["kind"] == "max" else "<"
         self.values.name(operand, body)
         element = self.values.element(operand, body)
+        name = f"{c_name(reduction)}[i]"
+        body.say(SIMD)
         body.say(
-            f"for (int i = 0; i < {step.size}; ++i) if ({element} {sign} {c_name(reduction)}[i] || "
-            f"std::isnan({element})) {c_name(reduction)}[i] = {element};"
+            f"for (int i = 0; i < {step.size}; ++i) "
+            f"{name} = ({element} {sign} {name} || {element} != {element}) ? {element} : {name};"
         )
 
     def _finish(self, reduction: str, row: Place) -> None:

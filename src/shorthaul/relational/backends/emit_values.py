@@ -17,6 +17,8 @@ from shorthaul.relational.spaces import Space
 
 PREFETCH_BYTES = 64  # rows narrower than a cache line are not worth asking for ahead
 PREFETCH_AHEAD = 6
+# Without it, compilers unroll short loops first and then make vectors across heads, by shuffling.
+SIMD = "#pragma omp simd"
 
 
 @dataclass
@@ -120,6 +122,8 @@ class ValueWriter:
             # The last dimension stays: its elements are summed side by side.
             place.say(f"for (int i = 0; i < {step.size}; ++i) {c_name(step.name)}[i] = 0;")
             for axis in (*inside, *outside):
+                if axis == outside[-1]:
+                    place.say(SIMD)
                 place.say(for_axis(axis, shape[axis]))
             place.say(f"  {target} += {element};")
             return
@@ -163,6 +167,8 @@ class ValueWriter:
         text = write(at)
         loops = [for_axis(axis, size) for axis, size in enumerate(shape) if size != 1]
         for number, head in enumerate(loops):
+            if number == len(loops) - 1:
+                place.say(SIMD)
             place.say("  " * number + head)
         place.say("  " * len(loops) + text)
 
@@ -194,12 +200,10 @@ class ValueWriter:
             return True
         if self.order.uses.get(operand, 0) > 1:
             return True
+        if user.size > step.size:
+            return True  # computed once, not for every element that it is repeated to
         template = POINTWISE[user.operation].cpp if user.operation in POINTWISE else ""
-        return any(template.count(f"{{{number}}}") > 1 for number in range(2)) or (
-            step.operation in POINTWISE
-            and POINTWISE[step.operation].is_costly
-            and user.size > step.size
-        )
+        return any(template.count(f"{{{number}}}") > 1 for number in range(2))
 
     def _locate(self, value: str, place: Place) -> tuple[str, bool] | None:
         """The array of a value, if it has one here or can be pointed to."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator
 
 from shorthaul.relational.ir import Program
+from shorthaul.relational.lowering import CHOICES
 from shorthaul.relational.passes.aggregation import place_products
 from shorthaul.relational.passes.bases import order_bases
 from shorthaul.relational.passes.compact import compact
@@ -28,7 +29,8 @@ PIPELINE: tuple[Pass, ...] = (
     canonicalise,  # what the others left
 )
 
-PASS_NAMES = tuple(dict.fromkeys(each.__name__ for each in PIPELINE))
+# What `without` can name: the passes, and the choices that lowering makes.
+PASS_NAMES = (*dict.fromkeys(each.__name__ for each in PIPELINE), *CHOICES)
 
 
 def run_passes(
