@@ -22,7 +22,7 @@ def keep_mask(
     rows: int, width: int, probability: float, stream: int, seed: int, like: torch.Tensor
 ) -> torch.Tensor:
     """0 with `probability`, else 1 / (1 - probability), for `rows * width` elements."""
-    element = torch.arange(rows * width)
+    element = torch.arange(rows * width, device=like.device)
     mixed = _mix((element * GOLDEN & _MASK) ^ start_state(seed, stream))
     kept = mixed >= int(probability * 2**32)
     return kept.to(like.dtype) * (1.0 / (1.0 - probability) if probability < 1 else 0.0)

@@ -3,10 +3,13 @@
 import torch
 
 from shorthaul.relational.backends.emit_triton_loops import emit_triton_loop
+from shorthaul.relational.backends.emit_triton_values import Types
 from shorthaul.relational.backends.run import find_exported
 from shorthaul.relational.compiler import compile_program
 from shorthaul.relational.lowering import RowLoop
 from tests.relational.programs import attend, convolve, drop, record, sample_graph, sizes_of
+
+TYPES = Types("tl.float16", "tl.float32")
 
 
 def _loops(definition, gradients=()):
@@ -16,7 +19,7 @@ def _loops(definition, gradients=()):
     plan = made.plan
     return [
         emit_triton_loop(
-            f"loop_{number}", work, plan.program, plan.stored, find_exported(plan), "tl.float32"
+            f"loop_{number}", work, plan.program, plan.stored, find_exported(plan), TYPES
         )
         for number, work in enumerate(plan.forward + plan.backward)
         if isinstance(work, RowLoop)

@@ -6,6 +6,7 @@ from shorthaul.relational.backends.emit_triton_values import (
     ZERO,
     At,
     Place,
+    Types,
     ValueWriter,
     flat,
     round_up,
@@ -23,7 +24,10 @@ def _write(build):
     result = build(make, x)
     program = make.build([("out", result)])
     order = SweepOrder(RowLoop(Space.NODE, None, None, [result]), program, {"x", result})
-    values, place = ValueWriter(order, "tl.float32"), Place(0, "row", "ROWS", mask="is_row")
+    values, place = (
+        ValueWriter(order, Types("tl.float16", "tl.float32")),
+        Place(0, "row", "ROWS", mask="is_row"),
+    )
     variable = values.name(result, place)
     return variable, place.lines, values
 

@@ -13,7 +13,7 @@ import textwrap
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from shorthaul.relational.backends.emit_triton_values import Place, ValueWriter, flat
+from shorthaul.relational.backends.emit_triton_values import Place, Types, ValueWriter, flat
 from shorthaul.relational.backends.sweeps import SweepOrder
 from shorthaul.relational.ir import Program
 from shorthaul.relational.lowering import RowLoop
@@ -42,17 +42,19 @@ def emit_triton_loop(
     program: Program,
     stored: Iterable[str],
     exported: Iterable[str],
-    real: str,
+    types: Types,
 ) -> TritonLoop:
-    """The kernel of `work`, computing in `real`; results that are not `exported` stay in registers."""
-    return _LoopWriter(name, SweepOrder(work, program, stored), frozenset(exported), real).write()
+    """The kernel of `work`; results that are not `exported` stay in registers."""
+    return _LoopWriter(name, SweepOrder(work, program, stored), frozenset(exported), types).write()
 
 
 class _LoopWriter:
-    def __init__(self, name: str, order: SweepOrder, exported: frozenset[str], real: str) -> None:
-        self.name, self.order, self.exported, self.real = name, order, exported, real
+    def __init__(
+        self, name: str, order: SweepOrder, exported: frozenset[str], types: Types
+    ) -> None:
+        self.name, self.order, self.exported, self.real = name, order, exported, types.real
         self.work, self.program = order.work, order.program
-        self.values = ValueWriter(order, real)
+        self.values = ValueWriter(order, types)
 
     def write(self) -> TritonLoop:
         if self.order.has_finer:

@@ -37,6 +37,14 @@ class At:
 ZERO = At("0")
 
 
+@dataclass(frozen=True)
+class Types:
+    """What numbers are in memory, and what they are computed in: names of Triton's types."""
+
+    stored: str
+    real: str
+
+
 @dataclass
 class Place:
     """Lines of code at one depth, and the values that have a variable there.
@@ -67,8 +75,9 @@ def round_up(size: int) -> int:
 class ValueWriter:
     """Writes values where they are needed, and remembers what must be passed to the function."""
 
-    def __init__(self, order: SweepOrder, real: str) -> None:
-        self.order, self.program, self.work, self.real = order, order.program, order.work, real
+    def __init__(self, order: SweepOrder, types: Types) -> None:
+        self.order, self.program, self.work = order, order.program, order.work
+        self.types, self.real = types, types.real
         self.ways: dict[tuple[Space, str], str] = {}  # index tensors
         self.leaves: dict[str, str] = {}  # stored values that are read
         self.masks: dict[str, str] = {}  # dropout masks
@@ -259,7 +268,8 @@ class ValueWriter:
             ]
             attributes = {key: repr(value) for key, value in step.attributes}
             row = POINTWISE[step.operation]
-            return (row.triton or row.cpp).format(*operands, real=self.real, **attributes)
+            types = {"real": self.types.real, "stored": self.types.stored}
+            return (row.triton or row.cpp).format(*operands, **types, **attributes)
         if step.operation == "keep":
             return self._compute_keep(step, at, frame, place)
         if step.operation == "concat":

@@ -21,6 +21,7 @@ import triton
 from shorthaul.jit.python_module import load_module
 from shorthaul.relational.backends import triton_launch
 from shorthaul.relational.backends.emit_triton_loops import TritonLoop, emit_triton_loop
+from shorthaul.relational.backends.emit_triton_values import Types
 from shorthaul.relational.backends.run import (
     WIDE,
     BackendPlan,
@@ -94,7 +95,9 @@ def emit_plan(plan: Plan, dtype: torch.dtype, index_dtype: torch.dtype) -> Trito
     exported = find_exported(plan)
     loops: dict[int, TritonLoop] = {}
     constants: dict[int, dict[str, Any]] = {}
-    real = str(triton_launch.REALS[WIDE.get(dtype, dtype)])
+    types = Types(
+        *(f"tl.{str(each).removeprefix('torch.')}" for each in (dtype, WIDE.get(dtype, dtype)))
+    )
     for number, work in enumerate(plan.forward + plan.backward):
         if isinstance(work, RowLoop):
             loops[number] = emit_triton_loop(
@@ -103,7 +106,7 @@ def emit_plan(plan: Plan, dtype: torch.dtype, index_dtype: torch.dtype) -> Trito
                 program,
                 plan.stored,
                 exported,
-                {"fp32": "tl.float32", "fp64": "tl.float64"}[real],
+                types,
             )
         elif isinstance(work, Product):
             constants[number] = triton_launch.product_constants(
