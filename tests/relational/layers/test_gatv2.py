@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from shorthaul.errors import LayerArgumentError, ShorthaulError
-from shorthaul.graphs import RelationalGraph
+from shorthaul.graphs import NeighbourSampler, RelationalGraph
 from shorthaul.relational import GATv2Conv
 from tests.relational.layers.parity import EDGE_INDEX, assert_same_layer, draw
 
@@ -65,13 +65,49 @@ def test_sources_and_targets_apart(options):
     ours, theirs = GATv2Conv((16, 6), 8, **options), pyg.GATv2Conv((16, 6), 8, **options)
     ours, theirs = ours.double(), theirs.double()
     ours.load_state_dict(theirs.state_dict())
-    ours.apart.backend = "reference"
+    ours.functions[True, False].backend = "reference"
     edges = torch.stack([EDGE_INDEX[0], EDGE_INDEX[1] % 12])
     pair = draw(40, 16), draw(12, 6).requires_grad_()
     out, expected = ours(pair, edges), theirs(pair, edges)
     torch.testing.assert_close(out, expected)
     got, wanted = (torch.autograd.grad(each.square().sum(), pair[1])[0] for each in (out, expected))
     torch.testing.assert_close(got, wanted)
+
+
+@pytest.mark.parametrize("options", [{"heads": 2}, {"add_self_loops": False}], ids=str)
+def test_attention_is_returned_with_its_edges(options):
+    ours, theirs = (kind(16, 8, **options).double() for kind in (GATv2Conv, pyg.GATv2Conv))
+    ours.load_state_dict(theirs.state_dict())
+    ours.functions[False, True].backend = "reference"
+    out, (edges, alpha) = ours(draw(40, 16), EDGE_INDEX, return_attention_weights=True)
+    expected = theirs(draw(40, 16), EDGE_INDEX, return_attention_weights=True)
+    torch.testing.assert_close(out, expected[0])
+    assert torch.equal(edges, expected[1][0])
+    torch.testing.assert_close(alpha, expected[1][1])
+
+
+def test_a_sampled_block():
+    graph = RelationalGraph.from_edge_index(EDGE_INDEX, num_nodes=40)
+    (block,) = NeighbourSampler(graph, [3], seed=1).sample([4, 7, 9]).blocks
+    layer = GATv2Conv(16, 8).double()
+    for each in layer.functions.values():
+        each.backend = "reference"
+    x = draw(40, 16)[block.source_nodes.long()]
+    out = layer(x, block)
+    assert out.shape == (3, 8)
+    torch.testing.assert_close(out, layer((x, x[:3]), block.edge_index()))
+
+
+@pytest.mark.parametrize("is_apart", [False, True])
+def test_traced_without_a_break(is_apart):
+    layer = GATv2Conv(16, 4)
+    for each in layer.functions.values():
+        each.backend = "reference"
+    x = draw(40, 16).float()
+    given = (x, x[:35]) if is_apart else x
+    edges = torch.stack([EDGE_INDEX[0], EDGE_INDEX[1] % 35])
+    traced = torch.compile(layer, fullgraph=True, backend="aot_eager")
+    torch.testing.assert_close(traced(given, edges), layer(given, edges))
 
 
 def test_a_graph_in_place_of_edges():
@@ -119,6 +155,8 @@ def test_bad_input_is_named():
         GATv2Conv(16, 8, edge_dim=3)(x, EDGE_INDEX, torch.randn(299, 3))
     with pytest.raises(LayerArgumentError, match="pair of features"):
         GATv2Conv((16, 4), 8)(x, EDGE_INDEX)
+    with pytest.raises(LayerArgumentError, match="targets have no features"):
+        GATv2Conv(16, 8)((x, None), EDGE_INDEX)
     with pytest.raises(LayerArgumentError, match="numbers all nodes alike"):
         GATv2Conv((16, 4), 8)((x, x), RelationalGraph.from_edges([0], [1]))
     with pytest.raises(ShorthaulError, match="target"):

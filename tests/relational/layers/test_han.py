@@ -108,6 +108,15 @@ def test_other_forms_of_graphs():
     assert torch.equal(ours(data)["b"], expected)
 
 
+def test_traced_without_a_break():
+    ours, _ = _pair()
+    x, edges = _inputs()
+    traced = torch.compile(ours, fullgraph=True, backend="aot_eager")
+    torch.testing.assert_close(traced(x, edges)["b"], ours(x, edges)["b"])
+    graph = RelationalGraph.from_typed_edges(edges, NODES)
+    torch.testing.assert_close(traced(x, graph)["b"], ours(x, edges)["b"])
+
+
 def test_dropout_only_in_training():
     ours, theirs = _pair(dropout=0.5)
     x, edges = _inputs()

@@ -4,7 +4,10 @@ import pytest
 import torch
 
 from shorthaul.errors import LayerArgumentError
+from shorthaul.graphs import RelationalGraph
 from shorthaul.relational.layers.self_loops import (
+    add_loops,
+    edges_of,
     replace_loop_features,
     replace_loops,
     require_fill,
@@ -12,6 +15,15 @@ from shorthaul.relational.layers.self_loops import (
 
 EDGES = torch.tensor([[0, 1, 2, 0], [1, 1, 1, 2]])  # the second is a loop
 FEATURES = torch.tensor([[1.0, 2.0], [9.0, 9.0], [3.0, -4.0], [5.0, 6.0]])
+
+
+def test_a_graph_with_loops_is_made_once():
+    graph = RelationalGraph.from_edge_index(EDGES, num_nodes=4)
+    looped = add_loops(graph, 2, None)
+    assert edges_of(looped).tolist() == [[0, 2, 0, 0, 1], [1, 1, 2, 0, 1]]
+    assert looped.num_nodes == 4
+    assert add_loops(graph, 2, None) is looped
+    assert add_loops(graph, 3, None) is not looped
 
 
 def test_every_node_has_exactly_one():

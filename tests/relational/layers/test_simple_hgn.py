@@ -68,17 +68,29 @@ def test_outputs_and_gradients(options):
 
 
 @pytest.mark.parametrize("backend", ["reference", "auto"])
-def test_attention_goes_from_layer_to_layer(backend):
+def test_attention_of_the_last_layer_and_of_this_one(backend):
     layer, x = _make(backend, heads=2, beta=0.3)
-    _, first = layer(x, EDGE_INDEX, EDGE_TYPE, return_attention_weights=True)
-    torch.testing.assert_close(first, _plainly(layer, x)[1].detach())
-    assert not first.requires_grad
     last = draw(300, 2).abs()  # other than its own, and unlike on every edge
     made, attention = layer(x, EDGE_INDEX, EDGE_TYPE, last, return_attention_weights=True)
     expected, plain_attention = _plainly(layer, x, last)
     torch.testing.assert_close(attention, plain_attention.detach())
+    assert not attention.requires_grad
     _compare(layer, x, made, expected)
-    torch.testing.assert_close(layer(x, EDGE_INDEX, EDGE_TYPE, last), expected)
+
+
+def test_attention_goes_from_layer_to_layer():
+    layer, x = _make(heads=2, beta=0.3)
+    _, first = layer(x, EDGE_INDEX, EDGE_TYPE, return_attention_weights=True)
+    torch.testing.assert_close(first, _plainly(layer, x)[1].detach())
+    made = layer(x, EDGE_INDEX, EDGE_TYPE, first)
+    torch.testing.assert_close(made, _plainly(layer, x, first)[0])
+
+
+def test_traced_without_a_break():
+    layer, x = _make(heads=2, beta=0.3)
+    traced = torch.compile(layer, fullgraph=True, backend="aot_eager")
+    arguments = x, EDGE_INDEX, EDGE_TYPE, draw(300, 2), True
+    torch.testing.assert_close(traced(*arguments), layer(*arguments))
 
 
 def test_dropout_only_in_training():

@@ -147,15 +147,15 @@ class CompGCNConv(nn.Module):
                 "give a row per relation, then a row per inverse",
             )
         graph = find_graph(edge_index, edge_type, x.shape[0], expected[0])
-        w_both, w_loop = torch.stack([self.w_in, self.w_out]), self.w_loop
         tensors = {"x": x, "embedding": rel_embed, "loop_rel": self.loop_rel[0]}
+        tensors |= {"w_both": torch.stack([self.w_in, self.w_out]), "w_loop": self.w_loop}
         if self._spectrum is not None:
-            fourier, back = (each.to(x) for each in self._spectrum)
-            w_both, w_loop = back @ w_both, back @ w_loop
-            tensors["fourier"] = fourier
+            tensors["fourier"], back = (each.to(x) for each in self._spectrum)
+            for name in ("w_both", "w_loop"):  # back from spectra, in the same product
+                tensors[name] = back @ tensors[name]
         if self.bias is not None:
             tensors["bias"] = self.bias
-        tensors |= {"w_both": w_both, "w_loop": w_loop, **_find_directions(graph, x.dtype)}
+        tensors |= _find_directions(graph, x.dtype)
         out: torch.Tensor = self.function(graph, tensors, training=self.training)
         if self.bn is not None:
             out = self.bn(out)
@@ -184,10 +184,13 @@ def _find_directions(graph: RelationalGraph, dtype: torch.dtype) -> dict[str, to
         direction = torch.zeros(graph.num_relations, 2, dtype=dtype)
         direction[:half, 0] = direction[half:, 1] = 1
         places = 2 * graph.target.long() + (graph.relation >= half)
-        counts = torch.bincount(places, minlength=2 * graph.num_nodes).to(torch.float64)
+        counts = torch.zeros(2 * graph.num_nodes, dtype=torch.float64)
+        counts = counts.index_add(0, places, torch.ones_like(places, dtype=torch.float64))
         roots = torch.where(counts > 0, counts.rsqrt(), 0).to(dtype).view(-1, 2)
         return {"direction": direction, "roots": roots}
 
+    if torch.compiler.is_compiling():
+        return make()
     return keep_graph(("directions", dtype), [graph], make)
 
 

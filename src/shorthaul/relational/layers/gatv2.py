@@ -9,17 +9,15 @@ from torch import nn
 from torch.nn import functional
 
 from shorthaul.errors import LayerArgumentError
-from shorthaul.graphs import RelationalGraph
-from shorthaul.graphs.edge_tensors import split_edge_index
 from shorthaul.relational.declarations import EdgeFeature, NodeFeature, Weight
 from shorthaul.relational.language import dot, dropout, leaky_relu, linear, softmax, total
 from shorthaul.relational.layer import layer
-from shorthaul.relational.layers.graph_inputs import find_graph, glorot
-from shorthaul.relational.layers.kept_graphs import keep_graph
+from shorthaul.relational.layers.graph_inputs import LayerInput, glorot, read_input
 from shorthaul.relational.layers.self_loops import (
     Fill,
+    add_loops,
+    edges_of,
     replace_loop_features,
-    replace_loops,
     require_fill,
 )
 
@@ -29,6 +27,7 @@ def gatv2(
     g: Any,
     x: NodeFeature("width"),
     att: Weight("heads", "out"),
+    other: NodeFeature("width") = None,
     left: Weight("width", "heads*out") = None,
     left_bias: Weight("heads*out") = None,
     right: Weight("width", "heads*out") = None,
@@ -39,10 +38,12 @@ def gatv2(
     bias: Weight("total") = None,
     *,
     options: GATv2Conv,
+    is_apart: bool,
+    returns_attention: bool,
 ) -> Any:
     """Attention whose score bends (leaky_relu) before it meets `att`, so that every target ranks anew.
 
-    Without `left` and `right`, nodes come projected: sources by one matrix, targets by the other.
+    Where sources and targets are apart, they come projected: sources as `x`, targets as `other`.
     """
     heads, out = options.heads, options.out_channels
 
@@ -54,7 +55,10 @@ def gatv2(
     for n in g.nodes():
         n.left = project(n.x, left, left_bias)
     for n in g.target_nodes():
-        n.right = n.left if right is None else project(n.x, right, right_bias)
+        if is_apart:
+            n.right = n.other
+        else:
+            n.right = n.left if right is None else project(n.x, right, right_bias)
     for e in g.edges():
         met = e.source.left + e.target.right
         if lin_edge is not None:
@@ -71,7 +75,7 @@ def gatv2(
             n.out = n.out + linear(n.x, res)
         if bias is not None:
             n.out = n.out + bias
-    return n.out
+    return (n.out, e.alpha) if returns_attention else n.out
 
 
 class GATv2Conv(nn.Module):
@@ -123,12 +127,17 @@ class GATv2Conv(nn.Module):
         self.lin_edge = None if edge_dim is None else nn.Linear(edge_dim, wide, bias=False)
         self.res = nn.Linear(widths[1], self.total, bias=False) if residual else None
         self.bias = nn.Parameter(torch.empty(self.total)) if bias else None
-        self.function = self._compile(widths[0], apart=False)
-        self.apart = self._compile(wide, apart=True)
+        # For one set of nodes or sources apart from targets, returning the attention or not.
+        self.functions = {
+            (is_apart, returns): self._compile(is_apart, returns)
+            for is_apart in (False, True)
+            for returns in (False, True)
+        }
+        self.function = self.functions[False, False]
         self.reset_parameters()
 
-    def _compile(self, width: int, *, apart: bool) -> Any:
-        absent = {"left", "left_bias", "right", "right_bias", "res"} if apart else set()
+    def _compile(self, is_apart: bool, returns_attention: bool) -> Any:
+        absent = {"left", "left_bias", "right", "right_bias", "res"} if is_apart else {"other"}
         if self.share_weights:
             absent |= {"right", "right_bias"}
         if self.edge_dim is None:
@@ -137,9 +146,11 @@ class GATv2Conv(nn.Module):
             absent.add("res")
         if self.bias is None:
             absent |= {"left_bias", "right_bias", "bias"}
+        width = self.heads * self.out_channels if is_apart else self.lin_l.in_features
         sizes = {"width": width, "out": self.out_channels, "heads": self.heads}
         sizes |= {"total": self.total, "edge_width": self.edge_dim or 0}
-        return gatv2.compile(sizes, {"options": self}, absent)
+        options = {"options": self, "is_apart": is_apart, "returns_attention": returns_attention}
+        return gatv2.compile(sizes, options, absent)
 
     def reset_parameters(self) -> None:
         """PyG's initial values: Glorot's, and zero for biases."""
@@ -154,37 +165,48 @@ class GATv2Conv(nn.Module):
 
     def forward(
         self,
-        x: torch.Tensor | tuple[torch.Tensor, torch.Tensor],
-        edge_index: torch.Tensor | RelationalGraph,
+        x: Any,
+        edge_index: Any,
         edge_attr: torch.Tensor | None = None,
-    ) -> torch.Tensor:
-        """Node features, or those of sources and targets; edges; edge features with `edge_dim`."""
-        tensors = {"att": self.att[0]}
-        if self.lin_edge is not None:
-            tensors["lin_edge"] = self.lin_edge.weight.t()
+        return_attention_weights: bool | None = None,
+    ) -> Any:
+        """Node features, or those of sources and targets; edges; edge features with `edge_dim`.
+
+        With `return_attention_weights`, also the edges, loops included, and the attention of each.
+        """
+        is_apart = not isinstance(x, torch.Tensor)
+        if is_apart and x[1] is None:
+            raise LayerArgumentError("targets have no features", "pass (sources, targets)")
+        given = read_input(x, edge_index, None, 1)
+        features, graph = self._read_edge_features(edge_attr), given.graph
+        if self.add_self_loops:
+            loops = given.num_targets or given.sources.shape[0]
+            if is_apart:
+                loops = min(x[0].shape[0], x[1].shape[0])
+            features = self._fill_loops(graph, features, loops)
+            graph = add_loops(graph, loops, given.num_targets)
+        tensors = self._project_apart(given) if is_apart else self._own_matrices(given.sources)
+        tensors["att"] = self.att[0]
+        if features is not None and self.lin_edge is not None:
+            tensors |= {"edge_attr": features, "lin_edge": self.lin_edge.weight.t()}
         if self.bias is not None:
             tensors["bias"] = self.bias
-        features = self._read_edge_features(edge_attr)
-        if isinstance(x, torch.Tensor):
-            return self._forward_one(x, edge_index, features, tensors)
-        return self._forward_apart(*x, edge_index, features, tensors)
+        function = self.functions[is_apart, bool(return_attention_weights)]
+        made = function(graph, tensors, training=self.training, num_targets=given.num_targets)
+        out = made[0] if return_attention_weights else made
+        if is_apart and self.res is not None:
+            out = out + self.res(given.targets)
+        if not return_attention_weights:
+            return out
+        return out, (edges_of(graph).long(), made[1].squeeze(-1))
 
-    def _forward_one(
-        self,
-        x: torch.Tensor,
-        edge_index: torch.Tensor | RelationalGraph,
-        features: torch.Tensor | None,
-        tensors: dict[str, torch.Tensor],
-    ) -> torch.Tensor:
-        if self.lin_l.weight.shape[1] != self.lin_r.weight.shape[1]:
+    def _own_matrices(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
+        if self.lin_l.in_features != self.lin_r.in_features:
             raise LayerArgumentError(
                 f"the layer was made for sources and targets of widths {self.in_channels}",
                 "pass a pair of features: (sources, targets)",
             )
-        graph = self._find_graph(edge_index, x.shape[0])
-        if features is not None:
-            tensors["edge_attr"] = self._fill_loops(edge_index, features, x.shape[0])
-        tensors |= {"x": x, "left": self.lin_l.weight.t()}
+        tensors = {"x": x, "left": self.lin_l.weight.t()}
         if not self.share_weights:
             tensors["right"] = self.lin_r.weight.t()
         if self.bias is not None:
@@ -193,33 +215,12 @@ class GATv2Conv(nn.Module):
                 tensors["right_bias"] = self.lin_r.bias
         if self.res is not None:
             tensors["res"] = self.res.weight.t()
-        out: torch.Tensor = self.function(graph, tensors, training=self.training)
-        return out
+        return tensors
 
-    def _forward_apart(
-        self,
-        source: torch.Tensor,
-        target: torch.Tensor,
-        edge_index: torch.Tensor | RelationalGraph,
-        features: torch.Tensor | None,
-        tensors: dict[str, torch.Tensor],
-    ) -> torch.Tensor:
-        if isinstance(edge_index, RelationalGraph):
-            raise LayerArgumentError(
-                "a pair of features was given with a RelationalGraph, which numbers all nodes alike",
-                "pass edge_index, or one tensor of features",
-            )
-        counts = target.shape[0], source.shape[0]
-        graph = self._find_graph(edge_index, *counts)
-        if features is not None:
-            tensors["edge_attr"] = self._fill_loops(edge_index, features, min(counts))
-        tensors["x"] = torch.cat([self.lin_r(target), self.lin_l(source)])
-        out: torch.Tensor = self.apart(
-            graph, tensors, training=self.training, num_targets=counts[0]
-        )
-        if self.res is not None:
-            out = out + functional.linear(target, self.res.weight)
-        return out
+    def _project_apart(self, given: LayerInput) -> dict[str, torch.Tensor]:
+        sources, targets = self.lin_l(given.sources), self.lin_r(given.targets)
+        missing = sources.shape[0] - targets.shape[0]
+        return {"x": sources, "other": functional.pad(targets, (0, 0, 0, missing))}
 
     def _read_edge_features(self, given: torch.Tensor | None) -> torch.Tensor | None:
         if self.edge_dim is None:
@@ -237,36 +238,16 @@ class GATv2Conv(nn.Module):
         return given.reshape(given.shape[0], -1)
 
     def _fill_loops(
-        self, edge_index: torch.Tensor | RelationalGraph, features: torch.Tensor, num_nodes: int
-    ) -> torch.Tensor:
-        if not self.add_self_loops:
-            return features
-        edges = _edges_of(edge_index)
-        if edges.shape[1] != features.shape[0]:
+        self, graph: Any, features: torch.Tensor | None, loops: int
+    ) -> torch.Tensor | None:
+        if features is None:
+            return None
+        if graph.num_edges != features.shape[0]:
             raise LayerArgumentError(
-                f"edge_attr has {features.shape[0]:,} rows, but there are {edges.shape[1]:,} edges",
+                f"edge_attr has {features.shape[0]:,} rows, but there are {graph.num_edges:,} edges",
                 "give one row per edge",
             )
-        return replace_loop_features(edges, features, num_nodes, self.fill_value)
-
-    def _find_graph(
-        self, edge_index: torch.Tensor | RelationalGraph, targets: int, sources: int | None = None
-    ) -> RelationalGraph:
-        """The graph with its loops. Where sources are apart, they come after the targets."""
-        if not self.add_self_loops and sources is None:
-            return find_graph(edge_index, None, targets, 1)
-
-        def make() -> RelationalGraph:
-            edges = _edges_of(edge_index)
-            if self.add_self_loops:
-                edges = replace_loops(edges, targets if sources is None else min(targets, sources))
-            if sources is None:
-                return RelationalGraph.from_edge_index(edges, num_nodes=targets)
-            return RelationalGraph.from_typed_edges(
-                {("source", "to", "target"): edges}, {"target": targets, "source": sources}
-            )
-
-        return keep_graph(("loops", self.add_self_loops, targets, sources), [edge_index], make)
+        return replace_loop_features(edges_of(graph), features, loops, self.fill_value)
 
     def explain(self) -> str:
         """Every stage of the last compilation."""
@@ -276,9 +257,3 @@ class GATv2Conv(nn.Module):
     def extra_repr(self) -> str:
         """Widths and heads."""
         return f"{self.in_channels}, {self.out_channels}, heads={self.heads}"
-
-
-def _edges_of(edge_index: torch.Tensor | RelationalGraph) -> torch.Tensor:
-    if isinstance(edge_index, RelationalGraph):
-        return torch.stack([edge_index.source, edge_index.target])
-    return torch.stack(split_edge_index(edge_index))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -16,6 +17,7 @@ from shorthaul.relational.language import dot, dropout, leaky_relu, relu, softma
 from shorthaul.relational.layer import layer
 from shorthaul.relational.layers.graph_inputs import glorot, keep_graph
 from shorthaul.relational.layers.typed_inputs import Metadata, read_typed_input, read_widths
+from shorthaul.relational.traced_graph import trace_graph
 
 
 @layer
@@ -119,7 +121,7 @@ class HANConv(nn.Module):
         }
         reached: dict[str, list[torch.Tensor]] = {name: [] for name in x_dict}
         for relation, heard in zip(graph.relations, self._attend(values, graph), strict=True):
-            reached[relation.target_type].append(heard)
+            reached[relation[2]].append(heard)
         found = {name: self._weigh(each) for name, each in reached.items()}
         out = {name: result for name, (result, _) in found.items()}
         if not return_semantic_attention_weights:
@@ -132,18 +134,20 @@ class HANConv(nn.Module):
             return ()
         names = ["__".join(each) for each in graph.relations]
         queries = [
-            (values[each.target_type] * self.lin_dst[name]).sum(-1, keepdim=True)
+            (values[each[2]] * self.lin_dst[name]).sum(-1, keepdim=True)
             for name, each in zip(names, graph.relations, strict=True)
         ]
         counts = [each.shape[0] for each in queries]
-        paths, num_targets = _find_paths(graph), sum(counts)
+        value, query = torch.cat(list(values.values())), torch.cat(queries)
+        num_targets = query.shape[0]
+        num_nodes = max(value.shape[0], num_targets)
         tensors = {
-            "value": _fill(torch.cat(list(values.values())), paths.num_nodes),
-            "query": _fill(torch.cat(queries), paths.num_nodes),
+            "value": _fill(value, num_nodes),
+            "query": _fill(query, num_nodes),
             "lin_src": torch.cat([self.lin_src[name] for name in names]),
         }
         heard: torch.Tensor = self.function(
-            paths, tensors, training=self.training, num_targets=num_targets
+            find_paths(graph), tensors, training=self.training, num_targets=num_targets
         )
         return torch.split(heard, counts)
 
@@ -168,12 +172,16 @@ class HANConv(nn.Module):
         return f"{self.out_channels}, heads={self.heads}"
 
 
-def _find_paths(graph: RelationalGraph) -> RelationalGraph:
+def find_paths(graph: Any) -> Any:
     """The graph whose targets are the (relation, target) pairs, one relation after the other.
 
     Sources keep their numbers, and targets have numbers of their own from 0 on: as many nodes as
-    there are of the more numerous of the two.
+    there are of the more numerous of the two. While a model is traced it is a promise of that graph:
+    see `build_paths`.
     """
+    if torch.compiler.is_compiling():
+        traced = trace_graph(graph, None, graph.num_relations)
+        return replace(traced, form=f"{traced.form} as paths")
 
     def make() -> RelationalGraph:
         starts = dict(zip(graph.node_types, graph.node_offsets, strict=False))

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
 from shorthaul.errors import LayerArgumentError
+from shorthaul.graphs import RelationalGraph
+from shorthaul.relational.layers.kept_graphs import keep_graph
+from shorthaul.relational.traced_graph import TracedGraph, trace_graph
 
 _REDUCTIONS = {"add": "sum", "sum": "sum", "mean": "mean", "min": "amin", "max": "amax"}
 FILLS = (*_REDUCTIONS, "mul")
@@ -18,6 +23,33 @@ def require_fill(fill: Fill) -> None:
         raise LayerArgumentError(
             f"fill_value is {fill!r}", f"it is a number, a tensor, or one of {', '.join(FILLS)}"
         )
+
+
+def add_loops(graph: Any, count: int, num_targets: int | None) -> Any:
+    """`graph`, of one relation, with exactly one loop at each of its first `count` nodes, after the
+    other edges. While a model is traced it is a promise of that graph: see `build_looped`.
+    """
+    if torch.compiler.is_compiling():
+        traced = trace_graph(graph, num_targets, 1)
+        return TracedGraph(
+            f"{traced.form} with loops",
+            traced.tensors,
+            (traced.num_nodes, count),
+            traced.relations,
+            traced.num_edges,
+            traced.num_targets,
+        )
+
+    def make() -> RelationalGraph:
+        edges = replace_loops(edges_of(graph), count)
+        return RelationalGraph.from_edge_index(edges, num_nodes=graph.num_nodes)
+
+    return keep_graph(("loops", count), [graph], make)
+
+
+def edges_of(graph: Any) -> torch.Tensor:
+    """(2, edges), in the order in which the edges were given."""
+    return torch.stack([graph.source, graph.target])
 
 
 def replace_loops(edge_index: torch.Tensor, num_nodes: int) -> torch.Tensor:

@@ -6,6 +6,8 @@ Each finds the graph that was kept for the same tensors, as the layers do withou
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
 
 import torch
 
@@ -13,7 +15,9 @@ from shorthaul.graphs import RelationalGraph
 from shorthaul.graphs.known_graphs import find_known_graph
 from shorthaul.relational.block_graph import graph_of_columns
 from shorthaul.relational.layers.graph_inputs import find_bipartite_graph, find_graph
+from shorthaul.relational.layers.han import find_paths
 from shorthaul.relational.layers.kept_graphs import keep_graph
+from shorthaul.relational.layers.self_loops import add_loops
 from shorthaul.relational.traced_graph import BUILDERS, EdgeSizes
 
 Tensors = Sequence[torch.Tensor]
@@ -64,6 +68,20 @@ def build_block(tensors: Tensors, sizes: EdgeSizes) -> RelationalGraph:
     )
 
 
+def build_looped(tensors: Tensors, sizes: EdgeSizes, form: str) -> RelationalGraph:
+    """A graph of `form` with loops; the sizes are how many nodes it has, and how many have loops."""
+    num_nodes, loops = sizes.nodes_per_type
+    graph = BUILDERS[form](tensors, replace(sizes, nodes_per_type=(num_nodes,)))
+    made: RelationalGraph = add_loops(graph, loops, sizes.num_targets)
+    return made
+
+
+def build_paths(tensors: Tensors, sizes: EdgeSizes, form: str) -> RelationalGraph:
+    """The targets of each relation of a graph of `form`."""
+    made: RelationalGraph = find_paths(BUILDERS[form](tensors, sizes))
+    return made
+
+
 def register_builders() -> None:
     """Let operators build graphs of every form."""
     BUILDERS.update(
@@ -73,3 +91,7 @@ def register_builders() -> None:
         typed=build_typed,
         block=build_block,
     )
+    for form in ("columns", "edges", "bipartite", "block"):
+        BUILDERS[f"{form} with loops"] = partial(build_looped, form=form)
+    for form in ("columns", "typed"):
+        BUILDERS[f"{form} as paths"] = partial(build_paths, form=form)

@@ -62,7 +62,8 @@ def read_typed_input(x_dict: Any, edges: Any, metadata: Metadata) -> TypedInput:
     if not isinstance(edges, RelationalGraph):
         counts = {name: x_dict[name].shape[0] for name in metadata.node_types if name in x_dict}
         relations = tuple((one, name, other) for one, name, other in edges)
-        edges = find_typed_graph(edges, counts, relations)
+        graph = find_typed_graph(edges, counts, relations)
+        return TypedInput({name: x_dict[name] for name in counts}, graph)
     for name, count in zip(edges.node_types, edges.nodes_per_type, strict=True):
         got = f"has {x_dict[name].shape[0]:,} rows" if name in x_dict else "is missing"
         if got != f"has {count:,} rows":
