@@ -4,6 +4,7 @@ import gzip
 import logging
 
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -83,9 +84,35 @@ def test_terms_of_every_kind(tmp_path, both_ways) -> None:
     check_text(RelationalGraph.read(write(tmp_path, TEXT)))
 
 
+@pytest.fixture(params=[1, 3], ids=["one thread", "three threads"])
+def threads(request):
+    """As many readers, whatever the machine has."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(request.param)
+    yield request.param
+    torch.set_num_threads(before)
+
+
 @pytest.mark.parametrize("block_bytes", [1, 16, 100])
-def test_blocks_of_any_size_make_the_same_graph(tmp_path, block_bytes) -> None:
+def test_blocks_of_any_size_make_the_same_graph(tmp_path, threads, block_bytes) -> None:
     check_text(read_n_triples(write(tmp_path, TEXT), block_bytes=block_bytes))
+
+
+def test_lines_are_counted_over_blocks(tmp_path, threads, caplog) -> None:
+    good = [f"<n:{n % 50}> <r:{n % 3}> <n:{n * 7 % 90}> ." for n in range(400)]
+    lines = [*good[:250], "<n:1> nonsense", *good[250:], "", "<n:1> <r:1> ."]
+    path = write(tmp_path, "\n".join(lines))
+    with pytest.raises(
+        GraphFileError, match=r", line 251: expected a predicate, <IRI>, at column 7"
+    ):
+        read_n_triples(path, block_bytes=64)
+    with caplog.at_level(logging.WARNING, "shorthaul"):
+        graph = read_n_triples(path, strict=False, block_bytes=64)
+    assert "2 malformed lines were skipped, the first is line 251" in caplog.text
+    plain = parse_plain_triples(good)
+    assert list(graph.node_names) == list(plain.nodes)
+    rows = zip(graph.source.tolist(), graph.relation.tolist(), graph.target.tolist(), strict=True)
+    assert list(rows) == plain.triples
 
 
 @pytest.mark.parametrize("end", ["\n", "\r\n"])
@@ -170,7 +197,7 @@ PIECES = st.sampled_from(
 @settings(max_examples=300, deadline=None)
 def test_any_text_is_read_as_the_plain_reader_reads_it(tmp_path_factory, lines) -> None:
     path = write(tmp_path_factory.getbasetemp(), "\n".join(lines))
-    graph = read_n_triples(path, strict=False)
+    graph = read_n_triples(path, strict=False, block_bytes=16)
     plain = parse_plain_triples(lines)
     assert graph.skipped_lines == len(plain.malformed)
     assert list(graph.node_names) == list(plain.nodes)

@@ -15,7 +15,11 @@ no two kinds can have the same name.
 
 from __future__ import annotations
 
+import contextlib
 import functools
+from collections import deque
+from collections.abc import Iterable
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from pathlib import Path
 
 import torch
@@ -40,6 +44,7 @@ from shorthaul.jit import (
     can_use_kernels,
     load_kernel,
 )
+from shorthaul.jit.runtime import kernel_threads
 
 # In the order of `Problem` in n_triples.h.
 PROBLEMS = (
@@ -58,7 +63,8 @@ PROBLEMS = (
     "expected a blank node such as _:b1",
 )
 _TEXT = r"""
-// N-Triples -> numbered terms. A reader keeps the numbers between blocks.
+// N-Triples -> numbered terms. A reader keeps the numbers between blocks; blocks that others read are
+// added in the order of the file, so that terms are numbered as they first appear in it.
 #include <algorithm>
 #include <new>
 
@@ -72,7 +78,15 @@ struct Reader {
   shorthaul::NameTable nodes, relations;
   std::vector<int64_t> source, target, relation;
   int64_t lines = 0, malformed = 0, literals_left_out = 0;
+  std::vector<int64_t> node_numbers, relation_numbers;  // here, of what another reader numbered
 };
+
+void append(std::vector<int64_t>& all, const std::vector<int64_t>& own, const std::vector<int64_t>& numbers) {
+  const size_t known = all.size();
+  if (known + own.size() > all.capacity()) all.reserve(2 * (known + own.size()));
+  all.resize(known + own.size());
+  for (size_t each = 0; each < own.size(); ++each) all[known + each] = numbers[own[each]];
+}
 
 Reader& reader_at(void* reader) { return *static_cast<Reader*>(reader); }
 
@@ -120,6 +134,35 @@ int64_t read_block(void* state, const uint8_t* block, int64_t is_strict, int64_t
   } catch (const std::bad_alloc&) {
     return out_of_memory;
   }
+  return 0;
+}
+
+// Adds what `other` read of the lines that follow, and empties it. `report` is other's; the line in it
+// becomes the file's, where it is the first malformed one. Returns 0, or -1 without memory.
+int64_t add_block(void* state, void* other, const int64_t* report, int64_t* first_report) {
+  Reader &all = reader_at(state), &own = reader_at(other);
+  try {
+    all.nodes.add_all(own.nodes, all.node_numbers);
+    all.relations.add_all(own.relations, all.relation_numbers);
+    append(all.source, own.source, all.node_numbers);
+    append(all.target, own.target, all.node_numbers);
+    append(all.relation, own.relation, all.relation_numbers);
+  } catch (const std::bad_alloc&) {
+    return out_of_memory;
+  }
+  if (all.malformed == 0 && own.malformed > 0) {
+    first_report[0] = all.lines + report[0];
+    first_report[1] = report[1];
+  }
+  all.lines += own.lines;
+  all.malformed += own.malformed;
+  all.literals_left_out += own.literals_left_out;
+  own.nodes.clear();
+  own.relations.clear();
+  own.source.clear();
+  own.target.clear();
+  own.relation.clear();
+  own.lines = own.malformed = own.literals_left_out = 0;
   return 0;
 }
 
@@ -172,6 +215,16 @@ def emit_n_triples_reader() -> CppSource:
                 ),
                 returns="int64",
             ),
+            Function(
+                "add_block",
+                (
+                    state,
+                    NumberArgument("other", "address"),
+                    TensorArgument("report", torch.int64, (2,)),
+                    written("first_report"),
+                ),
+                returns="int64",
+            ),
             Function("read_sizes", (state, written("sizes"))),
             Function(
                 "copy_out",
@@ -203,41 +256,95 @@ def read_n_triples(
     """
     if not can_use_kernels("reading N-Triples"):
         return _read_plainly(path, strict, literals, index_dtype)
-    kernel = _kernel()
-    reader = kernel.open_reader()
-    if not reader:
-        raise MemoryError(f"{path}: no memory for a reader")
-    report = torch.zeros(2, dtype=torch.int64)
-    try:
-        for block in read_line_blocks(path, block_bytes):
-            problem = kernel.read_block(reader, block, strict, literals, report)
-            if problem < 0:
-                raise MemoryError(f"{path}: the graph does not fit the memory")
-            if problem:
-                line, column = report.tolist()
-                raise GraphFileError(path, line, f"{PROBLEMS[problem]}, at column {column:,}.")
-        return _copy_out(kernel, reader, path, int(report[0]), index_dtype)
-    finally:
-        kernel.close_reader(reader)
+    with contextlib.ExitStack() as closing:
+        whole = closing.enter_context(_Reader(path, strict, literals))
+        threads = kernel_threads()
+        idle = [closing.enter_context(_Reader(path, strict, literals)) for _ in range(threads)]
+        # After the readers, so that whatever happens, its threads end before they are closed.
+        pool = closing.enter_context(ThreadPoolExecutor(threads, "shorthaul-n-triples"))
+        _read_side_by_side(whole, read_line_blocks(path, block_bytes), pool, idle)
+        return _copy_out(whole, index_dtype)
 
 
-def _copy_out(
-    kernel: Kernel, reader: int, path: Path, first_malformed: int, index_dtype: torch.dtype | None
-) -> RelationalGraph:
+class _Reader:
+    """A reader of the kernel, closed at the end of a `with` block."""
+
+    def __init__(self, path: Path, strict: bool, literals: bool) -> None:
+        self.kernel = _kernel()
+        self.path, self.strict, self.literals = path, strict, literals
+        self.address = self.kernel.open_reader()
+        if not self.address:
+            raise MemoryError(f"{path}: no memory for a reader")
+        self.report = torch.zeros(2, dtype=torch.int64)  # the first malformed line and its column
+        self.problem = 0
+
+    def read(self, block: torch.Tensor) -> _Reader:
+        """Parse whole lines; without the GIL."""
+        self.problem = self.kernel.read_block(
+            self.address, block, self.strict, self.literals, self.report
+        )
+        return self
+
+    def add(self, other: _Reader) -> None:
+        """Take over what `other` read of the lines that follow, and its problem."""
+        status = self.kernel.add_block(self.address, other.address, other.report, self.report)
+        self.problem = status or other.problem
+
+    def require_read(self) -> None:
+        """Raise the problem of the last block, if it had one."""
+        if self.problem < 0:
+            raise MemoryError(f"{self.path}: the graph does not fit the memory")
+        if self.problem:
+            line, column = self.report.tolist()
+            words = f"{PROBLEMS[self.problem]}, at column {column:,}."
+            raise GraphFileError(self.path, line, words)
+
+    def __enter__(self) -> _Reader:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.kernel.close_reader(self.address)
+
+
+def _read_side_by_side(
+    whole: _Reader, blocks: Iterable[torch.Tensor], pool: Executor, idle: list[_Reader]
+) -> None:
+    """Parse as many blocks at a time as there are idle readers, and add them in their order.
+
+    Even one at a time this takes less than reading into `whole`: the names of a block fit the cache, and
+    in the table of all names only distinct ones are looked up, their slots fetched ahead.
+    """
+    under_way: deque[Future[_Reader]] = deque()
+
+    def add_oldest() -> None:
+        reader = under_way.popleft().result()
+        whole.add(reader)
+        whole.require_read()
+        idle.append(reader)
+
+    for block in blocks:
+        if not idle:
+            add_oldest()
+        under_way.append(pool.submit(idle.pop().read, block))
+    while under_way:
+        add_oldest()
+
+
+def _copy_out(reader: _Reader, index_dtype: torch.dtype | None) -> RelationalGraph:
     sizes = torch.empty(7, dtype=torch.int64)
-    kernel.read_sizes(reader, sizes)
+    reader.kernel.read_sizes(reader.address, sizes)
     triples, nodes, node_bytes, relations, relation_bytes, malformed, _ = sizes.tolist()
     source, target, relation = (torch.empty(triples, dtype=torch.int64) for _ in range(3))
     node_names, relation_names = (
         NodeNames(torch.empty(text, dtype=torch.uint8), torch.empty(count + 1, dtype=torch.int64))
         for text, count in ((node_bytes, nodes), (relation_bytes, relations))
     )
-    kernel.copy_out(
-        reader,
+    reader.kernel.copy_out(
+        reader.address,
         *(source, target, relation, node_names.text, node_names.offsets),
         *(relation_names.text, relation_names.offsets),
     )
-    note_skipped(path, malformed, first_malformed)
+    note_skipped(reader.path, malformed, int(reader.report[0]))
     return RelationalGraph.from_edges(
         source,
         target,

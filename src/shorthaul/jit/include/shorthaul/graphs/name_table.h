@@ -1,6 +1,7 @@
 // Names to numbers, in the order of their first appearance.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
 #include <string_view>
@@ -13,20 +14,32 @@ class NameTable {
   NameTable() : slots_(1 << 12, Slot{0, -1}) { offsets.push_back(0); }
 
   // The number of `name`; a name that was not met before gets the next one.
-  int64_t number(std::string_view name) {
-    const uint64_t hash = hash_bytes(name);
-    size_t at = hash & (slots_.size() - 1);
-    for (;; at = (at + 1) & (slots_.size() - 1)) {
-      const Slot& slot = slots_[at];
-      if (slot.number < 0) break;
-      if (slot.hash == hash && equals(slot.number, name)) return slot.number;
+  int64_t number(std::string_view name) { return number(name, hash_bytes(name)); }
+
+  // The numbers here of all names of `other`, in its order.
+  void add_all(const NameTable& other, std::vector<int64_t>& numbers) {
+    constexpr size_t ahead = 16;  // names whose slots are on their way to the cache
+    const size_t count = other.hashes_.size();
+    numbers.resize(count);
+    for (size_t each = 0; each < count; ++each) {
+      if (each + ahead < count) {
+        __builtin_prefetch(&slots_[other.hashes_[each + ahead] & (slots_.size() - 1)]);
+      }
+      numbers[each] = number(other.name(static_cast<int64_t>(each)), other.hashes_[each]);
     }
-    const int64_t number = size();
-    text.insert(text.end(), name.begin(), name.end());
-    offsets.push_back(static_cast<int64_t>(text.size()));
-    slots_[at] = Slot{hash, number};
-    if (2 * static_cast<size_t>(size()) > slots_.size()) grow();
-    return number;
+  }
+
+  // Without names, and with the memory for as many as there were.
+  void clear() {
+    text.clear();
+    offsets.resize(1);
+    hashes_.clear();
+    std::fill(slots_.begin(), slots_.end(), Slot{0, -1});
+  }
+
+  std::string_view name(int64_t number) const {
+    const int64_t start = offsets[number];
+    return {text.data() + start, static_cast<size_t>(offsets[number + 1] - start)};
   }
 
   int64_t size() const { return static_cast<int64_t>(offsets.size()) - 1; }
@@ -39,6 +52,22 @@ class NameTable {
     uint64_t hash;
     int64_t number;
   };
+
+  int64_t number(std::string_view name, uint64_t hash) {
+    size_t at = hash & (slots_.size() - 1);
+    for (;; at = (at + 1) & (slots_.size() - 1)) {
+      const Slot& slot = slots_[at];
+      if (slot.number < 0) break;
+      if (slot.hash == hash && this->name(slot.number) == name) return slot.number;
+    }
+    const int64_t number = size();
+    text.insert(text.end(), name.begin(), name.end());
+    offsets.push_back(static_cast<int64_t>(text.size()));
+    hashes_.push_back(hash);
+    slots_[at] = Slot{hash, number};
+    if (2 * static_cast<size_t>(size()) > slots_.size()) grow();
+    return number;
+  }
 
   // Eight bytes at a time, each multiplied into 128 bits whose halves are folded together.
   static uint64_t hash_bytes(std::string_view name) {
@@ -58,12 +87,6 @@ class NameTable {
     return hash ^ (hash >> 29);
   }
 
-  bool equals(int64_t number, std::string_view name) const {
-    const int64_t start = offsets[number];
-    return offsets[number + 1] - start == static_cast<int64_t>(name.size()) &&
-           std::memcmp(text.data() + start, name.data(), name.size()) == 0;
-  }
-
   void grow() {
     std::vector<Slot> larger(2 * slots_.size(), Slot{0, -1});
     for (const Slot& slot : slots_) {
@@ -76,6 +99,7 @@ class NameTable {
   }
 
   std::vector<Slot> slots_;
+  std::vector<uint64_t> hashes_;  // by number, so that another table need not hash again
 };
 
 }  // namespace shorthaul
