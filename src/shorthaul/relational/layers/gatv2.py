@@ -116,6 +116,7 @@ class GATv2Conv(nn.Module):
                 "leave share_weights out",
             )
         self.in_channels, self.out_channels, self.heads = in_channels, out_channels, heads
+        self.widths = tuple(widths)
         self.concat, self.negative_slope, self.dropout = concat, negative_slope, dropout
         self.add_self_loops, self.edge_dim, self.fill_value = add_self_loops, edge_dim, fill_value
         self.share_weights, self.residual = share_weights, residual
@@ -146,7 +147,7 @@ class GATv2Conv(nn.Module):
             absent.add("res")
         if self.bias is None:
             absent |= {"left_bias", "right_bias", "bias"}
-        width = self.heads * self.out_channels if is_apart else self.lin_l.in_features
+        width = self.heads * self.out_channels if is_apart else self.widths[0]
         sizes = {"width": width, "out": self.out_channels, "heads": self.heads}
         sizes |= {"total": self.total, "edge_width": self.edge_dim or 0}
         options = {"options": self, "is_apart": is_apart, "returns_attention": returns_attention}
@@ -201,7 +202,7 @@ class GATv2Conv(nn.Module):
         return out, (edges_of(graph).long(), made[1].squeeze(-1))
 
     def _own_matrices(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
-        if self.lin_l.in_features != self.lin_r.in_features:
+        if self.widths[0] != self.widths[1]:
             raise LayerArgumentError(
                 f"the layer was made for sources and targets of widths {self.in_channels}",
                 "pass a pair of features: (sources, targets)",
