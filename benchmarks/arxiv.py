@@ -6,6 +6,8 @@ the project and is not part of it; this file imports nothing of shorthaul.
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -45,17 +47,27 @@ def load_arxiv() -> Arxiv:
     )
 
 
+def start_alike(
+    model: torch.nn.Module, layers: Sequence[tuple[torch.Tensor, torch.Tensor]], seed: int
+) -> None:
+    """The same numbers whatever the library: Glorot's for matrices, drawn layer by layer; biases zero.
+
+    `layers` has the matrix for a node itself and the one for its neighbours, of each layer.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    gain = torch.nn.init.calculate_gain("relu")
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.zero_()
+        for matrix in itertools.chain.from_iterable(layers):
+            torch.nn.init.xavier_uniform_(matrix, gain, generator=generator)
+
+
+def shuffle(ids: torch.Tensor, seed: int) -> torch.Tensor:
+    """`ids` in an order that the seed fixes."""
+    return ids[torch.randperm(len(ids), generator=torch.Generator().manual_seed(seed))]
+
+
 def shuffled_batches(ids: torch.Tensor, size: int, seed: int) -> list[torch.Tensor]:
     """`ids` in an order that the seed fixes, `size` at a time."""
-    order = torch.randperm(len(ids), generator=torch.Generator().manual_seed(seed))
-    return list(ids[order].split(size))
-
-
-def start_alike(model: torch.nn.Module) -> None:
-    """The same initial distribution whatever the library: Glorot's for matrices, zero for biases."""
-    torch.manual_seed(0)
-    for parameter in model.parameters():
-        if parameter.dim() > 1:
-            torch.nn.init.xavier_uniform_(parameter, torch.nn.init.calculate_gain("relu"))
-        else:
-            torch.nn.init.zeros_(parameter)
+    return list(shuffle(ids, seed).split(size))

@@ -2,19 +2,22 @@
 
 Three layers of 64, batches of 1,024, fan-outs 15, 10, 5: our loader with a plain model, DGL and PyG each
 with their own loader and layers, without workers and with two. Timed are 12 of the epoch's 89 batches, which
-are all alike; the arms are compared by their accuracy after the whole epoch, on nodes before they are learnt
-from. Then the preparation alone, sampling and gathering, where CPU seconds count. Then training with
+are all alike; the arms are compared by their accuracy over the whole epoch's last third, on nodes before they are
+learnt from, as the mean of two epochs. In each epoch all libraries start with the same weights and meet the nodes
+in the same order; what differs is the neighbours that they draw. (With another start and order each, one library's
+accuracy varied by 1.5 points from seed to seed, more than libraries differ.) Then the preparation alone, sampling and gathering, where CPU seconds count. Then training with
 features in a file of 1.4 GB, 16 times what the nodes have, of which a cache keeps 64 MiB, beside numpy's
 memory map: with the page cache cold and, where SHORTHAUL_BENCH_CGROUP names a memory cgroup that holds less
 than the table, under that limit.
 
 CPU seconds are those of the arm's own process: what workers use is not in them, so preparation is
-compared without workers. A full run takes about six minutes.
+compared without workers. A full run takes about seven minutes.
 """
 
 from __future__ import annotations
 
 import os
+import statistics
 import tempfile
 from pathlib import Path
 
@@ -30,26 +33,29 @@ from benchmarks.sage_arms import CGROUP, write_spread_table
 HERE = Path(__file__).parent
 OURS, PEERS = HERE / "sage_arms.py", HERE / "peer_arms_sage.py"
 EPOCH_BATCHES, TIMED_BATCHES = 89, 12
+ACCURACY_SEEDS = (0, 1)
 DISK_BATCHES = 3  # the memory map takes many seconds for each
 
 
 def measure_accuracy(ours: ArmProcess, dgl: ArmProcess, pyg: ArmProcess) -> dict[str, float]:
-    """The accuracy of each after a whole epoch; all within three points, or there is nothing to compare."""
-    asked = {"count": EPOCH_BATCHES, "threads": torch.get_num_threads()}
-    arms = [
-        dgl.arm("dgl", name="DGL", workers=0, **asked),
-        pyg.arm("pyg", name="PyG", workers=0, **asked),
-        ours.arm("memory", name="shorthaul", **asked),
-        ours.arm("memory", name="shorthaul, layers draw anew", resample=True, **asked),
-    ]
-    found: dict[str, float] = {}
-    for each in arms:
-        result = each.result()
-        assert isinstance(result, dict)
-        found[each.name] = result["accuracy"]
-    if max(found.values()) - min(found.values()) > 0.03:
+    """The mean accuracy of each over whole epochs; all within a point, or there is nothing to compare."""
+    found: dict[str, list[float]] = {}
+    for seed in ACCURACY_SEEDS:
+        asked = {"count": EPOCH_BATCHES, "threads": torch.get_num_threads(), "seed": seed}
+        arms = [
+            dgl.arm("dgl", name="DGL", workers=0, **asked),
+            pyg.arm("pyg", name="PyG", workers=0, **asked),
+            ours.arm("memory", name="shorthaul", **asked),
+            ours.arm("memory", name="shorthaul, layers draw anew", resample=True, **asked),
+        ]
+        for each in arms:
+            result = each.result()
+            assert isinstance(result, dict)
+            found.setdefault(each.name, []).append(result["accuracy"])
+    means = {name: statistics.mean(each) for name, each in found.items()}
+    if max(means.values()) - min(means.values()) > 0.01:
         raise ValueError(f"the models do not learn alike: {found}")
-    return found
+    return means
 
 
 def compare_epochs(answer: Answer, count: int) -> None:

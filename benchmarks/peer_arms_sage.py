@@ -1,7 +1,8 @@
 """GraphSAGE on ogbn-arxiv with DGL and with PyG: arms for `bench_sage_epoch.py`.
 
 Each library's own loader, sampler and `SAGEConv`, used as its documentation does. An epoch trains a
-fresh model on every training node once; the accuracy is that on the last third, before learning it.
+fresh model on every training node once; the accuracy is that on the last third, before learning it. All
+start with the same weights and meet the nodes in the same order, so that only what is sampled differs.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
-from arxiv import CLASSES, load_arxiv, start_alike
+from arxiv import CLASSES, load_arxiv, shuffle, start_alike
 from torch import nn
 
 SIZE, FAN_OUTS, WIDTH, RATE = 1024, [15, 10, 5], 64, 3e-3
@@ -20,7 +21,6 @@ WIDTHS = (128, WIDTH, WIDTH, CLASSES)
 
 def train(model: nn.Module, batches: Iterable[tuple[Any, torch.Tensor]]) -> dict[str, float]:
     """Train on (what the model takes, labels)."""
-    start_alike(model)
     optimiser = torch.optim.Adam(model.parameters(), RATE)
     right: list[float] = []
     for inputs, labels in batches:
@@ -33,7 +33,9 @@ def train(model: nn.Module, batches: Iterable[tuple[Any, torch.Tensor]]) -> dict
     return {"accuracy": sum(last) / len(last)}
 
 
-def make_dgl(count: int, threads: int, workers: int, is_trained: bool = True) -> Callable[[], Any]:
+def make_dgl(
+    count: int, threads: int, workers: int, is_trained: bool = True, seed: int = 0
+) -> Callable[[], Any]:
     import dgl_without_graphbolt  # noqa: F401
 
     # isort: split
@@ -49,10 +51,9 @@ def make_dgl(count: int, threads: int, workers: int, is_trained: bool = True) ->
     )
     loader = dgl.dataloading.DataLoader(
         graph,
-        data.train[: count * SIZE],
+        shuffle(data.train, seed)[: count * SIZE],
         sampler,
         batch_size=SIZE,
-        shuffle=True,
         num_workers=workers,
     )
 
@@ -61,6 +62,8 @@ def make_dgl(count: int, threads: int, workers: int, is_trained: bool = True) ->
             super().__init__()
             pairs = itertools.pairwise(WIDTHS)
             self.layers = nn.ModuleList(dgl.nn.SAGEConv(*pair, "mean") for pair in pairs)
+            weights = [(each.fc_self.weight, each.fc_neigh.weight) for each in self.layers]
+            start_alike(self, weights, seed)
 
         def forward(self, blocks: Any) -> torch.Tensor:
             x = blocks[0].srcdata["feat"]
@@ -72,7 +75,9 @@ def make_dgl(count: int, threads: int, workers: int, is_trained: bool = True) ->
     return lambda: _run(Model, batches(), is_trained)
 
 
-def make_pyg(count: int, threads: int, workers: int, is_trained: bool = True) -> Callable[[], Any]:
+def make_pyg(
+    count: int, threads: int, workers: int, is_trained: bool = True, seed: int = 0
+) -> Callable[[], Any]:
     from torch_geometric.data import Data
     from torch_geometric.loader import NeighborLoader
     from torch_geometric.nn import SAGEConv
@@ -84,8 +89,7 @@ def make_pyg(count: int, threads: int, workers: int, is_trained: bool = True) ->
         Data(x=data.features, y=data.labels, edge_index=data.edge_index),
         num_neighbors=FAN_OUTS,
         batch_size=SIZE,
-        input_nodes=data.train[: count * SIZE],
-        shuffle=True,
+        input_nodes=shuffle(data.train, seed)[: count * SIZE],
         num_workers=workers,
         persistent_workers=workers > 0,
     )
@@ -95,6 +99,8 @@ def make_pyg(count: int, threads: int, workers: int, is_trained: bool = True) ->
             super().__init__()
             pairs = itertools.pairwise(WIDTHS)
             self.layers = nn.ModuleList(SAGEConv(*pair) for pair in pairs)
+            weights = [(each.lin_r.weight, each.lin_l.weight) for each in self.layers]
+            start_alike(self, weights, seed)
 
         def forward(self, batch: Any) -> torch.Tensor:
             x, edge_index = batch.x, batch.edge_index
@@ -114,7 +120,6 @@ def _run(
     model: Callable[[], nn.Module], batches: Iterable[Any], is_trained: bool
 ) -> dict[str, float]:
     if is_trained:
-        torch.manual_seed(0)
         return train(model(), batches)
     return {"batches": float(sum(1 for _ in batches))}
 

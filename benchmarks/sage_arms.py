@@ -24,7 +24,7 @@ from torch import nn
 
 if str(Path(__file__).parents[1]) not in sys.path:  # served by `arm_server.py`, from its own folder
     sys.path.append(str(Path(__file__).parents[1]))
-from benchmarks.arxiv import CLASSES, Arxiv, load_arxiv, shuffled_batches, start_alike
+from benchmarks.arxiv import CLASSES, Arxiv, load_arxiv, shuffle, start_alike
 from shorthaul.graphs import Block, MiniBatchLoader, NeighbourSampler, RelationalGraph
 from shorthaul.tensors import open as open_table
 
@@ -51,10 +51,13 @@ class SAGE(nn.Module):
         return x
 
 
-def train(batches: Iterable[tuple[Any, torch.Tensor, torch.Tensor]]) -> dict[str, float]:
+def train(
+    batches: Iterable[tuple[Any, torch.Tensor, torch.Tensor]], seed: int = 0
+) -> dict[str, float]:
     """Train on (blocks, features, labels); the accuracy on the last third, before learning it."""
     model = SAGE(128, WIDTH, WIDTH, CLASSES)
-    start_alike(model)
+    pairs = zip(model.own, model.neighbours, strict=True)
+    start_alike(model, [(own.weight, heard.weight) for own, heard in pairs], seed)
     optimiser = torch.optim.Adam(model.parameters(), RATE)
     right: list[float] = []
     for blocks, features, labels in batches:
@@ -79,22 +82,25 @@ def make_graph(data: Arxiv, rows: torch.Tensor | None = None) -> RelationalGraph
 
 
 def make_memory(
-    count: int, threads: int, resample: bool = False, is_trained: bool = True
+    count: int, threads: int, resample: bool = False, is_trained: bool = True, seed: int = 0
 ) -> Callable[[], Any]:
-    """An epoch of `count` batches, features in memory; without training, its preparation alone."""
+    """An epoch of `count` batches, features in memory; without training, its preparation alone.
+
+    The seed fixes the order of the nodes and the model's start, as in every library.
+    """
     torch.set_num_threads(threads)
     data = load_arxiv()
     loader = MiniBatchLoader(
         make_graph(data),
         data.features,
         data.labels,
-        data.train[: count * SIZE],
+        shuffle(data.train, seed)[: count * SIZE],
         SIZE,
         FAN_OUTS,
-        shuffle=True,
         resample=resample,
+        seed=seed,
     )
-    return lambda: _run(((b.blocks, b.features, b.labels) for b in loader), is_trained)
+    return lambda: _run(((b.blocks, b.features, b.labels) for b in loader), is_trained, seed)
 
 
 def make_disk(
@@ -111,10 +117,9 @@ def make_disk(
         make_graph(data, rows),
         table,
         labels,
-        rows[data.train[: count * SIZE]],
+        rows[shuffle(data.train, 0)[: count * SIZE]],
         SIZE,
         FAN_OUTS,
-        shuffle=True,
         resample=False,
     )
     return lambda: _run(((b.blocks, b.features, b.labels) for b in loader), True)
@@ -133,7 +138,7 @@ def make_memmap(count: int, threads: int, path: str, is_limited: bool) -> Callab
     def batches() -> Iterator[tuple[Any, torch.Tensor, torch.Tensor]]:
         table = np.load(path, mmap_mode="r")  # anew each time: pages that are mapped stay in memory
         table._mmap.madvise(mmap.MADV_RANDOM)
-        for seeds in shuffled_batches(rows[data.train[: count * SIZE]], SIZE, 0):
+        for seeds in rows[shuffle(data.train, 0)[: count * SIZE]].split(SIZE):
             sample = sampler.sample(seeds)
             features = torch.from_numpy(table[sample.input_nodes.numpy()])
             yield sample.blocks, features, labels[sample.seeds.long()]
@@ -141,9 +146,11 @@ def make_memmap(count: int, threads: int, path: str, is_limited: bool) -> Callab
     return lambda: _run(batches(), True)
 
 
-def _run(batches: Iterable[tuple[Any, Any, Any]], is_trained: bool) -> dict[str, float]:
+def _run(
+    batches: Iterable[tuple[Any, Any, Any]], is_trained: bool, seed: int = 0
+) -> dict[str, float]:
     if is_trained:
-        return train(batches)
+        return train(batches, seed)
     return {"batches": float(sum(1 for _ in batches))}
 
 
