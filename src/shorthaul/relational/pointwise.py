@@ -85,7 +85,7 @@ POINTWISE: dict[str, Pointwise] = {
         2,
         lambda x, y: (x == y).to(x.dtype),
         "real(Number::load(Number::store({0})) == Number::load(Number::store({1})))",
-        triton="({0} == {1}).to({real})",
+        triton="({0}.to({stored}).to({real}) == {1}.to({stored}).to({real})).to({real})",
     ),
     "scale": Pointwise(
         1,

@@ -17,17 +17,15 @@ from shorthaul.relational.lowering import RowLoop
 from shorthaul.relational.spaces import Space
 
 
-def _write(build):
+def _write(build, exported=()):
     """The lines of a loop over nodes whose result `build` makes of x, six numbers a node."""
     make = Builder("p")
     x = make.input("x", (6,), Space.NODE, "node")
     result = build(make, x)
     program = make.build([("out", result)])
     order = SweepOrder(RowLoop(Space.NODE, None, None, [result]), program, {"x", result})
-    values, place = (
-        ValueWriter(order, Types("tl.float16", "tl.float32")),
-        Place(0, "row", "ROWS", mask="is_row"),
-    )
+    values = ValueWriter(order, Types("tl.float16", "tl.float32"), frozenset(exported))
+    place = Place(0, "row", "ROWS", mask="is_row")
     variable = values.name(result, place)
     return variable, place.lines, values
 
@@ -38,6 +36,11 @@ def test_names_come_from_the_program():
     assert lines[-1] == "up_ = tl.where(x_ < 0, 0.0, x_)"
     assert lines[0].startswith("x_ = tl.load(in_x + row[:, None] * 6 + i0_6, mask=is_row[:, None]")
     assert values.frames[(6,)] == ["i0_6 = tl.arange(0, 8)[None, :]"]
+
+
+def test_what_goes_to_memory_is_rounded_as_memory_rounds_it():
+    _, lines, _ = _write(lambda make, x: make.add("relu", x, name="up"), exported={"up"})
+    assert lines[-1] == "up_ = up_.to(tl.float16).to(tl.float32)"
 
 
 def test_a_slice_of_memory_is_a_load_from_further_on():

@@ -8,7 +8,7 @@ from typing import Any
 from tests.triton_programs import run_interpreted
 
 # Sums of a few hundred terms of about one; the 16-bit types are rounded between kernels.
-TOLERANCES = {"float64": 1e-12, "float32": 2e-5, "float16": 2e-2, "bfloat16": 1e-1}
+TOLERANCES = {"float64": 1e-12, "float32": 2e-5, "float16": 2e-2, "bfloat16": 2.5e-1}
 KERNELS, PROGRAMS, READY_LAYERS, MANY = range(4)  # groups of cases
 
 

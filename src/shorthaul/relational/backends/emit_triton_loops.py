@@ -54,7 +54,7 @@ class _LoopWriter:
     ) -> None:
         self.name, self.order, self.exported, self.real = name, order, exported, types.real
         self.work, self.program = order.work, order.program
-        self.values = ValueWriter(order, types)
+        self.values = ValueWriter(order, types, exported)
 
     def write(self) -> TritonLoop:
         if self.order.has_finer:
@@ -132,6 +132,7 @@ class _LoopWriter:
         if self.program[reduction]["kind"] != "sum":  # nothing to choose from: 0, as the empty sum
             row.say(f"{reduction}_ = tl.where(start < stop, {reduction}_, 0.0)")
         row.names[reduction] = f"{reduction}_"
+        self.values.round(reduction, row)
 
     def _write_result(self, row: Place, result: str) -> None:
         variable = self.values.name(result, row)

@@ -75,9 +75,11 @@ def round_up(size: int) -> int:
 class ValueWriter:
     """Writes values where they are needed, and remembers what must be passed to the function."""
 
-    def __init__(self, order: SweepOrder, types: Types) -> None:
+    def __init__(self, order: SweepOrder, types: Types, exported: frozenset[str]) -> None:
         self.order, self.program, self.work = order, order.program, order.work
         self.types, self.real = types, types.real
+        # Values that memory holds with fewer bits than they are computed with.
+        self.rounded = exported if types.stored != types.real else frozenset()
         self.ways: dict[tuple[Space, str], str] = {}  # index tensors
         self.leaves: dict[str, str] = {}  # stored values that are read
         self.masks: dict[str, str] = {}  # dropout masks
@@ -152,7 +154,14 @@ class ValueWriter:
             text = f"tl.broadcast_to({text}, {self.extents(step.shape, place)})"
         place.say(f"{variable} = {text}")
         place.names[value] = variable
+        self.round(value, place)
         return variable
+
+    def round(self, value: str, place: Place) -> None:
+        """Go on with what memory will hold, so that whoever reads it there computes the same."""
+        if value in self.rounded:
+            variable = place.names[value]
+            place.say(f"{variable} = {variable}.to({self.types.stored}).to({self.real})")
 
     def _is_whole(self, step: Step, place: Place) -> bool:
         """Whether the expression of a step has all its rows and dimensions by itself."""
@@ -178,6 +187,7 @@ class ValueWriter:
         variable = f"{step.name}{place.suffix}"
         place.say(f"{variable} = {text}")
         place.names[step.name] = variable
+        self.round(step.name, place)
         return variable
 
     def read(
