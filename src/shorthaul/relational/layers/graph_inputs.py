@@ -107,7 +107,8 @@ def find_typed_graph(
 
     def make() -> RelationalGraph:
         return RelationalGraph.from_typed_edges(
-            {each: _as_edge_index(edges.get(each, empty))[0] for each in relations}, nodes_per_type
+            {each: _on_host(_as_edge_index(edges.get(each, empty))[0]) for each in relations},
+            nodes_per_type,
         )
 
     facts = ("typed", tuple(nodes_per_type.items()), relations, given)
@@ -220,7 +221,13 @@ def _read_edges(edges: Any, edge_type: Any, num_relations: int) -> tuple[Any, An
     edge_index, values = _as_edge_index(edges)
     relation = values if edge_type is None else edge_type
     _require_relations(relation, num_relations)
-    return edge_index, None if edge_type is None and num_relations == 1 else relation
+    is_untyped = edge_type is None and num_relations == 1
+    return _on_host(edge_index), None if is_untyped else _on_host(relation)
+
+
+def _on_host(edges: Any) -> Any:
+    """The same in memory: the CPU builds indexes, also of a model whose edges are on a GPU."""
+    return edges.cpu() if isinstance(edges, torch.Tensor) and edges.is_cuda else edges
 
 
 def _require_relations(relation: Any, num_relations: int) -> None:
