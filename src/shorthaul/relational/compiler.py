@@ -19,6 +19,7 @@ from shorthaul.relational.ir import Program
 from shorthaul.relational.lowering import Plan, lower
 from shorthaul.relational.passes import PASS_NAMES, run_passes
 from shorthaul.relational.passes.rewriting import GraphSizes
+from shorthaul.relational.recompute import keep_within
 from shorthaul.relational.topology import Topology
 
 if TYPE_CHECKING:  # Triton is optional, and takes a second to import
@@ -81,8 +82,12 @@ def compile_program(
     gradients: Sequence[str] = (),
     without: Collection[str] = (),
     backend: str = "cpp",
+    budget_bytes: int | None = None,
 ) -> Compilation:
-    """Compile `program` for graphs of about these sizes; the sizes choose, they do not restrict."""
+    """Compile `program` for graphs of about these sizes; the sizes choose, they do not restrict.
+
+    `budget_bytes` limits what is kept between the forward and the backward pass.
+    """
     unknown = set(without) - set(PASS_NAMES)
     if unknown:
         raise ValueError(f"there is no pass {sorted(unknown)}; there are {', '.join(PASS_NAMES)}")
@@ -97,5 +102,7 @@ def compile_program(
     last = stages[-1][1]
     outputs = last.output_values()[: len(program.outputs)]
     plan = lower(last, outputs, without)
+    if budget_bytes is not None:
+        plan = keep_within(plan, sizes, dtype.itemsize, budget_bytes)
     source = cpp.emit_plan(plan, dtype, index_dtype)
     return Compilation(tuple(stages), plan, source, tuple(gradients), backend)

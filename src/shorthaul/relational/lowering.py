@@ -82,6 +82,7 @@ class Plan:
     backward: tuple[Work, ...]
     stored: frozenset[str]
     saved: tuple[str, ...]  # values that are not inputs
+    again: tuple[int, ...] = ()  # forward kernels that run once more before the backward ones
 
     def text(self) -> str:
         """The list of kernels, forward and backward."""
@@ -92,6 +93,9 @@ class Plan:
                 lines += [f"  {describe(work, self.program)}" for work in works]
         if self.saved:
             lines.append(f"saved for backward: {', '.join(self.saved)}")
+        if self.again:
+            made = [name for number in self.again for name in results_of(self.forward[number])]
+            lines.append(f"computed again: {', '.join(made)}")
         return "\n".join(lines)
 
 

@@ -30,15 +30,16 @@ def test_sums_of_pairs_are_multiplied_where_target_pairs_are_few():
     made = place_products(_compacted(convolve), FEW_TARGETS)
     assert made.text() == (
         "program convolve\n"
-        "  x        = input {kind=node}                                      : 5 over node\n"
-        "  weight   = input {kind=weight}                                    : 5 3 over relation\n"
-        "  count    = count {of=edge, way=target_pair}                       : scalar over target pair\n"
-        "  expand_2 = expand count {to=edge, way=target_pair}                : scalar over edge\n"
-        "  expand_3 = expand x {to=edge, way=source}                         : 5 over edge\n"
-        "  divide_1 = divide expand_3, expand_2                              : 5 over edge\n"
-        "  reduce   = reduce divide_1 {kind=sum, way=target_pair}            : 5 over target pair\n"
-        "  linear_1 = linear reduce, weight {transposed=False, way=relation} : 3 over target pair\n"
-        "  out      = reduce linear_1 {kind=sum, way=node}                   : 3 over target\n"
+        "  x          = input {kind=node}                                      : 5 over node\n"
+        "  weight     = input {kind=weight}                                    : 5 3 over relation\n"
+        "  count      = count {of=edge, way=target_pair}                       : scalar over target pair\n"
+        "  expand_2   = expand count {to=edge, way=target_pair}                : scalar over edge\n"
+        "  reciprocal = reciprocal expand_2                                    : scalar over edge\n"
+        "  expand_3   = expand x {to=edge, way=source}                         : 5 over edge\n"
+        "  divide_1   = multiply expand_3, reciprocal                          : 5 over edge\n"
+        "  reduce     = reduce divide_1 {kind=sum, way=target_pair}            : 5 over target pair\n"
+        "  linear_1   = linear reduce, weight {transposed=False, way=relation} : 3 over target pair\n"
+        "  out        = reduce linear_1 {kind=sum, way=node}                   : 3 over target\n"
         "  return out"
     )
 

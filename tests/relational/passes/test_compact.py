@@ -3,7 +3,8 @@
 from shorthaul.relational import EdgeFeature, NodeFeature, Weight, exp, linear
 from shorthaul.relational.passes.compact import compact
 from shorthaul.relational.trace import trace
-from tests.relational.programs import convolve, drop, record, sample_graph, sizes_of
+from tests.relational.passes.same_numbers import require_same_numbers
+from tests.relational.programs import attend, convolve, drop, record, sample_graph, sizes_of
 
 SIZES = sizes_of(sample_graph())
 
@@ -52,3 +53,9 @@ def test_every_edge_has_its_own_dropout():
     made = compact(record(drop), SIZES)
     mask = next(step for step in made.steps if step.operation == "keep")
     assert mask.space.value == "edge"
+
+
+def test_the_same_numbers():
+    for definition in (convolve, attend):
+        before = record(definition)
+        require_same_numbers(before, compact(before, SIZES))

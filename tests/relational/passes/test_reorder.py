@@ -2,10 +2,12 @@
 
 from shorthaul.relational import NodeFeature, Weight, dot, linear
 from shorthaul.relational.passes import run_passes
+from shorthaul.relational.passes.compact import compact
 from shorthaul.relational.passes.reorder import multiply_weights_first
 from shorthaul.relational.passes.rewriting import GraphSizes
 from shorthaul.relational.spaces import Space
 from shorthaul.relational.trace import trace
+from tests.relational.passes.same_numbers import require_same_numbers
 
 MANY = GraphSizes({space: 10 if space.is_small else 10_000 for space in Space})
 FEW = GraphSizes({space: 10 if space.is_small else 9 for space in Space})
@@ -64,6 +66,18 @@ def test_an_inner_product_with_a_weight_is_folded_too():
     assert [step.shape for step in products] == [(1,)]
 
 
-def test_the_pass_alone_keeps_outputs():
-    program = trace(project_twice, {"width": 64})
-    assert multiply_weights_first(program, MANY).outputs[0][0] == "out"
+def test_the_pass_alone():
+    before = compact(trace(project_twice, {"width": 4}), MANY)
+    made = multiply_weights_first(before, MANY)
+    assert made.text() == (
+        "program project_twice\n"
+        "  x        = input {kind=node}                                        : 4 over node\n"
+        "  w        = input {kind=weight}                                      : 4 4 over relation\n"
+        "  q        = input {kind=weight}                                      : 4 1 over one\n"
+        "  expand   = expand x {to=source_pair, way=node}                      : 4 over source pair\n"
+        "  linear_1 = linear w, q {transposed=False, way=all}                  : 4 1 over relation\n"
+        "  m        = linear expand, linear_1 {transposed=False, way=relation} : 1 over source pair\n"
+        "  expand_1 = expand m {to=edge, way=source_pair}                      : 1 over edge\n"
+        "  return out = expand_1"
+    )
+    require_same_numbers(before, made)

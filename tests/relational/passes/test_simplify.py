@@ -3,6 +3,7 @@
 from shorthaul.relational import NodeFeature, Weight, concat, dot, linear
 from shorthaul.relational.passes.simplify import canonicalise, remove_concatenations
 from shorthaul.relational.trace import trace
+from tests.relational.passes.same_numbers import require_same_numbers
 from tests.relational.programs import sample_graph, sizes_of
 
 SIZES = sizes_of(sample_graph())
@@ -47,3 +48,29 @@ def test_so_is_its_inner_product():
 
     made = remove_concatenations(trace(program, {"width": 4}), SIZES)
     assert "concat" not in {step.operation for step in made.steps}
+
+
+def test_many_elements_are_divided_once():
+    def program(g, x: NodeFeature("width"), y: NodeFeature(1)):
+        for n in g.nodes():
+            n.out = n.x / n.y
+        return n.out
+
+    before = trace(program, {"width": 4})
+    made = canonicalise(before, SIZES)
+    assert [step.text() for step in made.steps[2:]] == [
+        "reciprocal = reciprocal y : 1 over node",
+        "out = multiply x, reciprocal : 4 over node",
+    ]
+    require_same_numbers(before, made)
+
+
+def test_concatenations_apart_have_the_same_numbers():
+    def program(g, x: NodeFeature("width"), w: Weight("relation", 8, 2), a: Weight("relation", 8)):
+        for e in g.edges():
+            both = concat(e.source.x, e.target.x)
+            e.m = linear(both, w[e.relation]) * dot(both, a[e.relation])
+        return e.m
+
+    before = trace(program, {"width": 4})
+    require_same_numbers(before, remove_concatenations(before, SIZES))

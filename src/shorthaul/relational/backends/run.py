@@ -8,7 +8,7 @@ product, one outer sum and one loop are launched.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -99,7 +99,8 @@ class PlanRun(ABC):
         self._run(range(len(self.plan.plan.forward)))
 
     def backward(self) -> None:
-        """Run the backward kernels; the values they need are there."""
+        """Run the backward kernels, from what was saved; what was not is computed again first."""
+        self._run(self.plan.plan.again)
         self._run(range(len(self.plan.plan.forward), len(self.plan.works)))
 
     def value(self, name: str) -> torch.Tensor:
@@ -115,7 +116,7 @@ class PlanRun(ABC):
             return whole[: self.topology.num_targets]
         return whole.reshape(whole.shape[0], *step.shape)
 
-    def _run(self, numbers: range) -> None:
+    def _run(self, numbers: Iterable[int]) -> None:
         for number in numbers:
             work = self.plan.works[number]
             if isinstance(work, TorchStep):

@@ -13,7 +13,6 @@ from shorthaul.relational.spaces import (
     find_way,
 )
 
-
 POLES = ("divide", "reciprocal", "log", "sqrt")  # where a slope is infinite or there is no number
 
 

@@ -15,6 +15,8 @@ def canonicalise(program: Program, sizes: GraphSizes) -> Program:
         a = negative x;  b = negative a                          ->  b = x
         a = add x, negative y                                    ->  a = subtract x, y
         a = exp x;  b = exp x                                    ->  a alone
+        a = divide x, y                                          ->  a = multiply x, reciprocal y
+                                                                     (y is narrower: divided once)
     """
     return rewrite(program, _canonical)
 
@@ -31,6 +33,9 @@ def _canonical(rewriter: Rewriter, step: Step) -> str | None:
         return operands[0].name
     if step.operation in ("negative", "transpose") and operands[0].operation == step.operation:
         return operands[0].operands[0]
+    if step.operation == "divide" and operands[1].size < step.size:
+        once = make.add("reciprocal", operands[1].name)
+        return make.add("multiply", operands[0].name, once, name=step.name, line=step.line)
     if step.operation == "scale" and step["by"] == 1.0:
         return operands[0].name
     if step.operation == "add" and operands[1].operation == "negative":

@@ -1,0 +1,77 @@
+"""Fewer bytes between forward and backward, the same bits."""
+
+import pytest
+import torch
+
+from shorthaul.relational.compiler import compile_program
+from shorthaul.relational.differentiate import GRADIENT
+from shorthaul.relational.lowering import operands_of, results_of
+from shorthaul.relational.recompute import find_again
+from shorthaul.relational.topology import Topology
+from tests.relational.programs import (
+    attend,
+    draw_inputs,
+    record,
+    sample_graph,
+    sizes_of,
+    transform,
+)
+
+
+def _compile(definition, budget_bytes=None):
+    program = record(definition)
+    inputs = tuple(step.name for step in program.inputs)
+    sizes = sizes_of(sample_graph())
+    return compile_program(
+        program, sizes, torch.float32, torch.int32, inputs, budget_bytes=budget_bytes
+    )
+
+
+def _train(compiled):
+    """Outputs and gradients, and the bytes that were kept between the two parts."""
+    topology = Topology.of(sample_graph())
+    inputs = {
+        name: value.detach().float()
+        for name, value in draw_inputs(compiled.stages[0][1], topology).items()
+    }
+    forward = compiled.start_run(topology, dict(inputs), 5)
+    forward.forward()
+    outputs = compiled.program.outputs
+    out = forward.value(outputs[0][1])
+    saved = {name: forward.values[name] for name in compiled.plan.saved}
+    kept_bytes = sum(value.numel() * value.element_size() for value in saved.values())
+    values = {**inputs, **saved, GRADIENT + outputs[0][0]: torch.ones_like(out)}
+    backward = compiled.start_run(topology, values, 5)
+    backward.backward()
+    return [out, *(backward.value(value) for _, value in outputs[1:])], kept_bytes
+
+
+@pytest.mark.parametrize("definition", [attend, transform])
+def test_any_budget_is_kept_and_bits_stay(definition):
+    expected, all_bytes = _train(_compile(definition))
+    assert all_bytes > 0
+    for budget in (all_bytes, all_bytes * 2 // 3, all_bytes // 3, 0):
+        got, kept_bytes = _train(_compile(definition, budget))
+        assert kept_bytes <= budget
+        assert all(torch.equal(one, other) for one, other in zip(expected, got, strict=True))
+
+
+def test_a_large_budget_changes_nothing():
+    assert _compile(attend, 2**40).plan == _compile(attend).plan
+
+
+def test_the_plan_says_what_is_computed_again():
+    text = _compile(attend, 0).plan.text()
+    assert "saved for backward" not in text
+    assert "computed again: value" in text
+
+
+def test_kernels_that_run_again_find_what_they_read():
+    plan = _compile(transform).plan
+    for dropped in plan.saved:
+        there = {step.name for step in plan.program.inputs} | set(plan.saved) - {dropped}
+        for number in find_again(plan, [dropped]):
+            work = plan.forward[number]
+            assert operands_of(work, plan.program, set(plan.stored)) <= there
+            there |= set(results_of(work))
+        assert dropped in there
