@@ -122,7 +122,9 @@ def prepare_arguments(
             )
         if step["kind"] == "edge":
             value = value.index_select(0, topology.edge_ids)
-        found[step.name] = value.reshape(rows, *step.shape).contiguous()
+        if step.space is Space.ONE or step.space is Space.RELATION_TYPE:
+            value = value.reshape(rows, *step.shape)
+        found[step.name] = value.contiguous()
     return found
 
 

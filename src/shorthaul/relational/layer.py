@@ -36,7 +36,7 @@ from shorthaul.relational.explain import Explanation, read_source
 from shorthaul.relational.ir import Program, drop_unused
 from shorthaul.relational.operator import name_function, record_call
 from shorthaul.relational.passes.rewriting import GraphSizes, rewrite
-from shorthaul.relational.recorded_run import RecordedRun
+from shorthaul.relational.recorded_run import run_recorded
 from shorthaul.relational.spaces import Space
 from shorthaul.relational.topology import Topology
 from shorthaul.relational.trace import read_declarations, trace
@@ -236,14 +236,14 @@ class CompiledFunction:
         needing: tuple[str, ...] = ()
         if torch.is_grad_enabled():
             needing = tuple(name for name, value in values.items() if value.requires_grad)
-        if not self.uses_kernels(topology) or torch._C._are_functorch_transforms_active():
+        backend = choose_backend(self.backend, topology.edge_ids.device)
+        if backend == "reference" or torch._C._are_functorch_transforms_active():
             found = reference.run(program, topology, values, seed)
             results = tuple(found[name] for name, _ in program.outputs)
         else:
-            compiled = self.compile(program, topology, next(iter(values.values())).dtype, needing)
-            results = RecordedRun.apply(  # type: ignore[no-untyped-call]
-                compiled, topology, seed, tuple(values), *values.values()
-            )
+            dtype = next(iter(values.values())).dtype
+            compiled = self.compile(program, topology, dtype, needing, backend)
+            results = run_recorded(compiled, topology, values, seed)
         results = return_results(program, topology, results)
         return results[0] if len(results) == 1 else results
 
@@ -257,10 +257,11 @@ class CompiledFunction:
         topology: Topology,
         dtype: torch.dtype,
         gradients: tuple[str, ...],
+        chosen: str | None = None,
     ) -> Compilation:
         """The compilation for this dtype and these gradients, made at the first call."""
         index_dtype = topology.graph.index_dtype
-        chosen = choose_backend(self.backend, topology.edge_ids.device)
+        chosen = chosen or choose_backend(self.backend, topology.edge_ids.device)
         backend = "triton" if chosen == "triton" else "cpp"
         key = (program is self.program, dtype, index_dtype, gradients, backend)
         found = self.compilations.get(key)

@@ -13,6 +13,20 @@ from shorthaul.relational.differentiate import GRADIENT
 from shorthaul.relational.topology import Topology
 
 
+def run_recorded(
+    compiled: Compilation, topology: Topology, values: dict[str, torch.Tensor], seed: int
+) -> tuple[torch.Tensor, ...]:
+    """The layer's outputs; autograd hears of it only if a gradient is needed."""
+    if not compiled.gradients:
+        run = compiled.start_run(topology, dict(values), seed)
+        run.forward()
+        return read_outputs(compiled, run)
+    results: tuple[torch.Tensor, ...] = RecordedRun.apply(  # type: ignore[no-untyped-call]
+        compiled, topology, seed, tuple(values), *values.values()
+    )
+    return results
+
+
 class RecordedRun(torch.autograd.Function):
     """The compiled kernels, with their compiled gradients."""
 
@@ -28,12 +42,11 @@ class RecordedRun(torch.autograd.Function):
         """The layer's outputs; what the gradients need is saved."""
         run = compiled.start_run(topology, dict(zip(names, tensors, strict=True)), seed)
         run.forward()
-        if compiled.gradients:
-            saved = compiled.plan.saved
-            ctx.save_for_backward(*tensors, *(run.values[name] for name in saved))
-            ctx.compiled, ctx.topology, ctx.seed = compiled, topology, seed
-            ctx.value_names = (*names, *saved)
-            ctx.input_names = names
+        saved = compiled.plan.saved
+        ctx.save_for_backward(*tensors, *(run.values[name] for name in saved))
+        ctx.compiled, ctx.topology, ctx.seed = compiled, topology, seed
+        ctx.value_names = (*names, *saved)
+        ctx.input_names = names
         return read_outputs(compiled, run)
 
     @staticmethod

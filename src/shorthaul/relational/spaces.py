@@ -42,6 +42,8 @@ class Space(Enum):
     TARGET_PAIR = "target pair"
     EDGE = "edge"
 
+    __hash__ = object.__hash__  # Enum's own is Python, and a call of a layer looks many spaces up
+
     @property
     def is_small(self) -> bool:
         """Whether its rows are counted by types, not by nodes and edges: the spaces of weights."""

@@ -78,6 +78,12 @@ class Topology:
 
     def rows(self, space: Space) -> int:
         """How many rows `space` has."""
+        found: int | None = self._kept.get(space)
+        if found is None:
+            found = self._kept[space] = self._count_rows(space)
+        return found
+
+    def _count_rows(self, space: Space) -> int:
         if space is Space.SOURCE_PAIR:
             return self.graph.pairs("source").num_pairs
         if space is Space.TARGET_PAIR:
