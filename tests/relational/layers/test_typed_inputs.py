@@ -21,6 +21,14 @@ def test_the_layers_order_of_types_and_the_callers_relations():
     assert read_typed_input(X, EDGES, METADATA).graph is graph
 
 
+def test_relations_without_edges_on_demand():
+    _, graph = read_typed_input(X, EDGES, METADATA, every_relation=True)
+    assert graph.relations == METADATA.edge_types
+    assert graph.edges_per_relation == (0, 2)
+    _, some = read_typed_input({"a": X["a"]}, {}, METADATA, every_relation=True)
+    assert some.relations == ()
+
+
 def test_a_graph_keeps_its_order():
     graph = RelationalGraph.from_typed_edges(EDGES, {"b": 3, "a": 2})
     found = read_typed_input({"a": X["a"], "b": X["b"]}, graph, METADATA)

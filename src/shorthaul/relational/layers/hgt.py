@@ -10,13 +10,16 @@ import torch
 from torch import nn
 
 from shorthaul.errors import LayerArgumentError
-from shorthaul.graphs import RelationalGraph
 from shorthaul.relational.declarations import NodeFeature, Weight
 from shorthaul.relational.language import dot, gelu, linear, softmax
 from shorthaul.relational.layer import layer
-from shorthaul.relational.layers.graph_inputs import find_graph, find_typed_graph, glorot
-
-Types = tuple[str, str, str]
+from shorthaul.relational.layers.graph_inputs import glorot
+from shorthaul.relational.layers.typed_inputs import (
+    Metadata,
+    Types,
+    read_typed_input,
+    read_widths,
+)
 
 
 @layer
@@ -47,10 +50,6 @@ def hgt(
             n.heard += e.alpha * e.message
         n.out = gelu(n.heard.reshape(-1))
     return n.out
-
-
-def _read_types(given: Any) -> tuple[Types, ...]:
-    return tuple((source, name, target) for source, name, target in given)
 
 
 class _TypedLinear(nn.Module):
@@ -102,17 +101,9 @@ class HGTConv(nn.Module):
                 f"{heads} heads do not divide the width {out_channels}",
                 "choose heads that divide out_channels",
             )
-        self.node_types, self.edge_types = tuple(metadata[0]), _read_types(metadata[1])
-        widths = (
-            dict(in_channels)
-            if isinstance(in_channels, Mapping)
-            else dict.fromkeys(self.node_types, in_channels)
-        )
-        missing = [each for each in self.node_types if each not in widths]
-        if missing:
-            raise LayerArgumentError(
-                f"in_channels has no width for {', '.join(missing)}", "give one per node type"
-            )
+        self.metadata = Metadata.read(metadata)
+        self.node_types, self.edge_types = self.metadata
+        widths = read_widths(in_channels, self.metadata)
         self.in_channels, self.out_channels, self.heads = widths, out_channels, heads
         dim, relations = out_channels // heads, len(self.edge_types)
         self.kqv_lin = _TypedLinear({name: widths[name] for name in widths}, 3 * out_channels)
@@ -141,22 +132,11 @@ class HGTConv(nn.Module):
         Edges are a mapping of relations to edges, a typed `RelationalGraph` or a typed DGL graph. PyG's
         `HeteroData` holds both.
         """
-        if edge_index_dict is None:
-            x_dict, edge_index_dict = _read_data(x_dict)
-        if hasattr(edge_index_dict, "canonical_etypes"):
-            edge_index_dict = find_graph(edge_index_dict, None, 0, len(self.edge_types))
-        self._require_types(x_dict, edge_index_dict)
-        if isinstance(edge_index_dict, RelationalGraph):
-            graph = edge_index_dict
-            counts = _count_nodes(graph, x_dict)
-        else:
-            counts = {name: x_dict[name].shape[0] for name in self.node_types if name in x_dict}
-            relations = tuple(
-                each for each in self.edge_types if each[0] in counts and each[2] in counts
-            )
-            graph = find_typed_graph(edge_index_dict, counts, relations)
+        x_dict, graph = read_typed_input(
+            x_dict, edge_index_dict, self.metadata, every_relation=True
+        )
         chosen = torch.tensor([self.edge_types.index(tuple(each)) for each in graph.relations])
-        kqv = torch.cat([self.kqv_lin.lins[name](x_dict[name]) for name in counts])
+        kqv = torch.cat([self.kqv_lin.lins[name](x_dict[name]) for name in x_dict])
         priors = torch.stack([self.p_rel["__".join(each)][0] for each in self.edge_types])
         tensors = {
             "kqv": kqv,
@@ -167,10 +147,10 @@ class HGTConv(nn.Module):
         heard: torch.Tensor = self.function(graph, tensors, training=self.training)
         targets = {each[2] for each in self.edge_types}
         out, start = {}, 0
-        for name, count in counts.items():
+        for name, x in x_dict.items():
             if name in targets:
-                out[name] = self._finish(name, heard[start : start + count], x_dict[name])
-            start += count
+                out[name] = self._finish(name, heard[start : start + x.shape[0]], x)
+            start += x.shape[0]
         return out
 
     def _by_relation(self, maps: torch.Tensor) -> torch.Tensor:
@@ -185,26 +165,6 @@ class HGTConv(nn.Module):
         share = self.skip[name].sigmoid()
         return share * out + (1 - share) * x
 
-    def _require_types(self, x_dict: Any, edges: Any) -> None:
-        unknown = [name for name in x_dict if name not in self.node_types]
-        if unknown:
-            raise LayerArgumentError(
-                f"node types {', '.join(unknown)} are unknown",
-                f"the layer was made for {', '.join(self.node_types)}",
-            )
-        relations = edges.relations if isinstance(edges, RelationalGraph) else edges
-        for each in relations:
-            if tuple(each) not in self.edge_types:
-                raise LayerArgumentError(
-                    f"relation {tuple(each)} is unknown",
-                    f"the layer was made for {', '.join(map(str, self.edge_types))}",
-                )
-            for end in (each[0], each[2]):
-                if end not in x_dict:
-                    raise LayerArgumentError(
-                        f"relation {tuple(each)} needs features of `{end}`", f"add x_dict[{end!r}]"
-                    )
-
     def explain(self) -> str:
         """Every stage of the last compilation."""
         text: str = self.function.explain()
@@ -213,27 +173,3 @@ class HGTConv(nn.Module):
     def extra_repr(self) -> str:
         """Width and heads."""
         return f"-1, {self.out_channels}, heads={self.heads}"
-
-
-def _read_data(data: Any) -> tuple[Any, Any]:
-    try:
-        return data.x_dict, data.edge_index_dict
-    except AttributeError:
-        raise LayerArgumentError(
-            f"{type(data).__name__} was given without edges",
-            "pass x_dict and edge_index_dict, or a HeteroData that has both",
-        ) from None
-
-
-def _count_nodes(graph: RelationalGraph, x_dict: Mapping[str, torch.Tensor]) -> dict[str, int]:
-    """How many nodes of each type there are, in the graph's order."""
-    counts = dict(zip(graph.node_types, graph.nodes_per_type, strict=True))
-    for name, count in counts.items():
-        got = x_dict[name].shape[0] if name in x_dict else None
-        if got != count:
-            told = f"has {got:,} rows" if got is not None else "is missing"
-            raise LayerArgumentError(
-                f"x_dict[{name!r}] {told}, but the graph has {count:,} nodes of that type",
-                "give one row of features per node",
-            )
-    return counts

@@ -48,8 +48,10 @@ def read_widths(in_channels: int | Mapping[str, int], metadata: Metadata) -> dic
     return dict(in_channels)
 
 
-def read_typed_input(x_dict: Any, edges: Any, metadata: Metadata) -> TypedInput:
-    """The graph of the relations that are given, with features in its order of types.
+def read_typed_input(
+    x_dict: Any, edges: Any, metadata: Metadata, *, every_relation: bool = False
+) -> TypedInput:
+    """The graph of the relations that are given, or of all, with features in its order of types.
 
     `edges` is a mapping of relations to edges, a typed `RelationalGraph` or a typed DGL graph. Without
     it, `x_dict` is PyG's `HeteroData`, which has both.
@@ -62,6 +64,10 @@ def read_typed_input(x_dict: Any, edges: Any, metadata: Metadata) -> TypedInput:
     if not isinstance(edges, RelationalGraph):
         counts = {name: x_dict[name].shape[0] for name in metadata.node_types if name in x_dict}
         relations = tuple((one, name, other) for one, name, other in edges)
+        if every_relation:
+            relations = tuple(
+                each for each in metadata.edge_types if each[0] in counts and each[2] in counts
+            )
         graph = find_typed_graph(edges, counts, relations)
         return TypedInput({name: x_dict[name] for name in counts}, graph)
     for name, count in zip(edges.node_types, edges.nodes_per_type, strict=True):
