@@ -62,13 +62,17 @@ int64_t first_row(const Index* pointers, int64_t rows, int64_t chunk, int64_t ch
 int32_t sort_relations(const Index* relation, const Index* source, const Index* target, Index* pointers,
                        Index* sorted, Index* sorted_sources, Index* sorted_targets, int64_t edges,
                        int64_t relations_and_one, int64_t threads) {
-  return shorthaul::deal_out(relation, pointers, edges, relations_and_one - 1, threads, [&](int64_t) {
+  const auto start_chunk = [&](int64_t) {
     return [&](int64_t edge, Index position) {
       sorted[position] = static_cast<Index>(edge);
       sorted_sources[position] = source[edge];
       sorted_targets[position] = target[edge];
     };
-  });
+  };
+  // Relations are few: where they are written stays in the cache.
+  const auto before = [](Index) {};
+  return shorthaul::deal_out(relation, pointers, edges, relations_and_one - 1, threads, start_chunk,
+                             before);
 }
 
 // Edges that come by relation, now by `keys`; within a row they stay by relation.
@@ -77,7 +81,7 @@ int32_t sort_rows(const Index* keys, const Index* ends, const Index* by_relation
                   Index* sorted_relations, Index* sorted, int64_t edges, int64_t relations_and_one,
                   int64_t rows_and_one, int64_t threads) {
   const Index* const relations_stop = relation_pointers + relations_and_one;
-  return shorthaul::deal_out(keys, pointers, edges, rows_and_one - 1, threads, [&](int64_t start) {
+  const auto start_chunk = [&](int64_t start) {
     // The relation of `start`; from there on it follows from the position.
     Index relation = static_cast<Index>(
         std::upper_bound(relation_pointers, relations_stop, static_cast<Index>(start)) -
@@ -88,7 +92,13 @@ int32_t sort_rows(const Index* keys, const Index* ends, const Index* by_relation
       sorted_relations[position] = relation;
       sorted[position] = by_relation[item];
     };
-  });
+  };
+  const auto before = [=](Index position) {
+    shorthaul::will_write(sorted_ends + position);
+    shorthaul::will_write(sorted_relations + position);
+    shorthaul::will_write(sorted + position);
+  };
+  return shorthaul::deal_out(keys, pointers, edges, rows_and_one - 1, threads, start_chunk, before);
 }
 
 // A pair is a run of edges with one relation within a row. How many runs and edges of each relation a
@@ -147,6 +157,9 @@ void fill_pairs(const Index* row_pointers, const Index* relations, const Index* 
         nodes[pair] = static_cast<Index>(row);
         pair_pointers[pair] = position;
         do {
+          if (at + shorthaul::ahead_items < edges) {
+            shorthaul::will_write(edge_to_pair + sorted[at + shorthaul::ahead_items]);
+          }
           pair_edges[position++] = sorted[at];
           edge_to_pair[sorted[at]] = pair;
         } while (++at < stop && relations[at] == relation);
