@@ -24,6 +24,8 @@ from benchmarks import ledger
 from benchmarks.bars import draw_layer_shares, draw_steps
 from benchmarks.curve import draw_curve
 from benchmarks.reference import render_errors, render_pages, render_settings
+from benchmarks.stages import PICTURE as STAGES_PICTURE
+from benchmarks.stages import draw_stages, render_stages
 from shorthaul.units import format_bytes, format_seconds
 
 ROOT = Path(__file__).parent.parent
@@ -89,6 +91,7 @@ def list_tables(root: Path, directory: Path) -> dict[str, Callable[[], str]]:
         "pages": lambda: render_pages(root / "docs"),
         "settings": render_settings,
         "errors": render_errors,
+        "stages": render_stages,
     }
 
 
@@ -111,13 +114,18 @@ def find_stale_pages(root: Path = ROOT, directory: Path = ledger.DIRECTORY) -> d
 
 def find_stale_pictures(root: Path, directory: Path) -> dict[Path, str]:
     """Each picture that differs from what the ledger says; none where its question was not asked."""
-    stale = {}
-    for name, (question, draw) in PICTURES.items():
-        if question in ledger.list_questions(directory):
-            drawn = draw(ledger.read_runs(question, directory)[-1]["rows"])
-            if not (root / name).exists() or (root / name).read_text() != drawn:
-                stale[root / name] = drawn
-    return stale
+    found = {
+        name: draw(ledger.read_runs(question, directory)[-1]["rows"])
+        for name, (question, draw) in PICTURES.items()
+        if question in ledger.list_questions(directory)
+    }
+    if any(Path(STAGES_PICTURE).name in page.read_text() for page in list_pages(root)):
+        found[STAGES_PICTURE] = draw_stages()
+    return {
+        root / name: drawn
+        for name, drawn in found.items()
+        if not (root / name).exists() or (root / name).read_text() != drawn
+    }
 
 
 def render_question(runs: Sequence[ledger.Run]) -> str:

@@ -9,6 +9,7 @@ from shorthaul.graphs import RelationalGraph
 from shorthaul.relational.accelerate import AccelerationReport, accelerate
 from shorthaul.relational.declarations import EdgeFeature, NodeFeature, Weight
 from shorthaul.relational.dgl_state import load_dgl_state_dict
+from shorthaul.relational.estimate import Machine
 from shorthaul.relational.language import (
     absolute,
     broadcast,
@@ -60,6 +61,7 @@ __all__ = [
     "GATv2Conv",
     "HANConv",
     "HGTConv",
+    "Machine",
     "NodeFeature",
     "RGATConv",
     "RGCNConv",
