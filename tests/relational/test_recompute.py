@@ -1,5 +1,7 @@
 """Fewer bytes between forward and backward, the same bits."""
 
+import copy
+
 import pytest
 import torch
 
@@ -9,6 +11,7 @@ from shorthaul.relational.lowering import operands_of, results_of
 from shorthaul.relational.recompute import find_again
 from shorthaul.relational.topology import Topology
 from tests.relational.programs import (
+    SIZES,
     attend,
     draw_inputs,
     record,
@@ -75,3 +78,26 @@ def test_kernels_that_run_again_find_what_they_read():
             assert operands_of(work, plan.program, set(plan.stored)) <= there
             there |= set(results_of(work))
         assert dropped in there
+
+
+def test_a_layer_takes_a_budget():
+    graph = sample_graph()
+    x = torch.randn(graph.num_nodes, SIZES["width"])
+    made = attend(relations=graph.num_relations, memory_budget="0 B", **SIZES)
+    free = copy.deepcopy(made)
+    free.function.memory_budget = None
+    gradients = []
+    for module in (made, free):
+        source = x.clone().requires_grad_()
+        module(graph, source).sum().backward()
+        gradients.append(source.grad)
+    assert torch.equal(*gradients)
+    assert "computed again" in made.explain()
+    assert "computed again" not in free.explain()
+
+
+def test_a_budget_that_is_no_size_is_refused():
+    graph = sample_graph()
+    made = attend(relations=graph.num_relations, memory_budget="plenty", **SIZES)
+    with pytest.raises(ValueError, match="expected bytes such as"):
+        made(graph, torch.randn(graph.num_nodes, SIZES["width"]))

@@ -40,6 +40,7 @@ from shorthaul.relational.recorded_run import run_recorded
 from shorthaul.relational.spaces import Space
 from shorthaul.relational.topology import Topology
 from shorthaul.relational.trace import read_declarations, trace
+from shorthaul.units import parse_bytes
 
 _compiling = threading.Lock()  # threads that meet a layer at once compile it once
 
@@ -64,15 +65,19 @@ class LayerDefinition:
         relations: int = 1,
         node_types: int = 1,
         without: Collection[str] = (),
+        memory_budget: int | str | None = None,
         **sizes: Any,
     ) -> CompiledLayer:
         """A layer for `relations` relations and `node_types` types of nodes, with these widths.
 
-        `without` names passes to leave out, to see what they are worth.
+        `without` names passes to leave out, to see what they are worth. `memory_budget`, such as
+        "500MiB", is the most that the layer keeps for the backward pass; the rest is computed again.
         """
         options = {name: sizes[name] for name in self.options if name in sizes}
         widths = {name: value for name, value in sizes.items() if isinstance(value, int)}
-        return CompiledLayer(self, relations, node_types, widths, options, without)
+        made = CompiledLayer(self, relations, node_types, widths, options, without)
+        made.function.memory_budget = memory_budget
+        return made
 
     def compile(
         self,
@@ -201,6 +206,8 @@ class CompiledFunction:
         self.source = source  # the author's text
         self.last_call: tuple[Compilation, weakref.ref[Topology]] | None = None
         self.backend = "auto"  # or "cpp", "triton", or "reference": plain PyTorch
+        # The most bytes to keep for the backward pass; None: all that it reads.
+        self.memory_budget: int | str | None = None
         self.evaluation_program = _without_dropout(program)
         self.has_dropout = self.evaluation_program is not program
         self.feature_names = tuple(n for n, d in declarations.items() if d.kind != "weight")
@@ -263,7 +270,8 @@ class CompiledFunction:
         index_dtype = topology.graph.index_dtype
         chosen = chosen or choose_backend(self.backend, topology.edge_ids.device)
         backend = "triton" if chosen == "triton" else "cpp"
-        key = (program is self.program, dtype, index_dtype, gradients, backend)
+        budget = None if self.memory_budget is None else parse_bytes(self.memory_budget)
+        key = (program is self.program, dtype, index_dtype, gradients, backend, budget)
         found = self.compilations.get(key)
         if found is None:
             with _compiling:
@@ -271,7 +279,7 @@ class CompiledFunction:
                 if found is None:
                     sizes = GraphSizes.of(topology)
                     found = compile_program(
-                        program, sizes, dtype, index_dtype, gradients, self.without, backend
+                        program, sizes, dtype, index_dtype, gradients, self.without, backend, budget
                     )
                     self.compilations[key] = found
         self.last_call = (found, weakref.ref(topology))
@@ -312,18 +320,19 @@ class CompiledFunction:
         return Explanation(self.source, compiled, sizes)
 
     def __getstate__(self) -> dict[str, Any]:
-        names = ("program", "declarations", "without", "source", "backend")
+        names = ("program", "declarations", "without", "source", "backend", "memory_budget")
         return {name: getattr(self, name) for name in names}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        backend = state.pop("backend")
+        backend, budget = state.pop("backend"), state.pop("memory_budget")
         self.__init__(**state)  # type: ignore[misc]
-        self.backend = backend
+        self.backend, self.memory_budget = backend, budget
 
     def __deepcopy__(self, memo: dict[int, Any]) -> CompiledFunction:
         # Nothing in it changes but the compilations, which serve the copy, too.
         copied = CompiledFunction(self.program, self.declarations, self.without, self.source)
         copied.backend, copied.compilations = self.backend, dict(self.compilations)
+        copied.memory_budget = self.memory_budget
         memo[id(self)] = copied
         return copied
 
