@@ -250,9 +250,9 @@ class GATv2Conv(nn.Module):
             )
         return replace_loop_features(edges_of(graph), features, loops, self.fill_value)
 
-    def explain(self) -> str:
-        """Every stage of the last compilation."""
-        text: str = self.function.explain()
+    def explain(self, **options: Any) -> str:
+        """Every stage; `graph`, `stage`, `machine` and `picture` as of `CompiledLayer.explain`."""
+        text: str = self.function.explain(**options)
         return text
 
     def extra_repr(self) -> str:

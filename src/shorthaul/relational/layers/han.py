@@ -162,9 +162,9 @@ class HANConv(nn.Module):
         shares = functional.softmax(agreement, 0)
         return torch.einsum("r,rno->no", shares, results), shares
 
-    def explain(self) -> str:
-        """Every stage of the last compilation."""
-        text: str = self.function.explain()
+    def explain(self, **options: Any) -> str:
+        """Every stage; `graph`, `stage`, `machine` and `picture` as of `CompiledLayer.explain`."""
+        text: str = self.function.explain(**options)
         return text
 
     def extra_repr(self) -> str:

@@ -165,9 +165,9 @@ class HGTConv(nn.Module):
         share = self.skip[name].sigmoid()
         return share * out + (1 - share) * x
 
-    def explain(self) -> str:
-        """Every stage of the last compilation."""
-        text: str = self.function.explain()
+    def explain(self, **options: Any) -> str:
+        """Every stage; `graph`, `stage`, `machine` and `picture` as of `CompiledLayer.explain`."""
+        text: str = self.function.explain(**options)
         return text
 
     def extra_repr(self) -> str:

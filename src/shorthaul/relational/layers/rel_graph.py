@@ -159,9 +159,9 @@ class RelGraphConv(nn.Module):
             tensors["shift"] = self.layer_norm_weight.bias
         return tensors
 
-    def explain(self) -> str:
-        """Every stage of the last compilation."""
-        text: str = self.function.explain()
+    def explain(self, **options: Any) -> str:
+        """Every stage; `graph`, `stage`, `machine` and `picture` as of `CompiledLayer.explain`."""
+        text: str = self.function.explain(**options)
         return text
 
     def extra_repr(self) -> str:

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from shorthaul.errors import LayerArgumentError
-from shorthaul.graphs import RelationalGraph
+from shorthaul.graphs import Block, RelationalGraph
 from shorthaul.relational.declarations import EdgeFeature, NodeFeature, Weight
 from shorthaul.relational.language import (
     dropout,
@@ -20,7 +20,7 @@ from shorthaul.relational.language import (
     total,
 )
 from shorthaul.relational.layer import layer
-from shorthaul.relational.layers.graph_inputs import find_graph, glorot
+from shorthaul.relational.layers.graph_inputs import glorot, read_input
 
 MECHANISMS = {"across-relation": "target", "within-relation": "relation"}
 MODES = ("additive-self-attention", "multiplicative-self-attention")
@@ -229,13 +229,13 @@ class RGATConv(nn.Module):
     def forward(
         self,
         x: torch.Tensor,
-        edge_index: torch.Tensor | RelationalGraph,
+        edge_index: torch.Tensor | RelationalGraph | Block,
         edge_type: torch.Tensor | None = None,
         edge_attr: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """Node features, edges, relations, and edge features where `edge_dim` was given."""
-        graph = find_graph(edge_index, edge_type, x.shape[0], self.num_relations)
-        tensors = {"x": x, "q": self.q, "k": self.k}
+        given = read_input(x, edge_index, edge_type, self.num_relations)
+        tensors = {"x": given.sources, "q": self.q, "k": self.k}
         if self.num_bases is not None:
             tensors |= {"basis": self.basis.flatten(1), "att": self.att}
         else:
@@ -259,12 +259,14 @@ class RGATConv(nn.Module):
             tensors |= {"l1": self.l1, "b1": self.b1[0], "l2": self.l2, "b2": self.b2[0]}
         if self.bias is not None:
             tensors["bias"] = self.bias
-        out: torch.Tensor = self.function(graph, tensors, training=self.training)
+        out: torch.Tensor = self.function(
+            given.graph, tensors, training=self.training, num_targets=given.num_targets
+        )
         return out
 
-    def explain(self) -> str:
-        """Every stage of the last compilation."""
-        text: str = self.function.explain()
+    def explain(self, **options: Any) -> str:
+        """Every stage; `graph`, `stage`, `machine` and `picture` as of `CompiledLayer.explain`."""
+        text: str = self.function.explain(**options)
         return text
 
     def extra_repr(self) -> str:

@@ -208,6 +208,12 @@ class RGCNConv(nn.Module):
 
     def _forward_numbers(self, found: LayerInput, *, is_all: bool) -> torch.Tensor:
         numbers = found.sources
+        if numbers.dim() != 1:
+            raise LayerArgumentError(
+                f"`x` is {numbers.dtype} of shape {tuple(numbers.shape)}: whole numbers are numbers of "
+                "nodes, one each",
+                "convert features: x.float()",
+            )
         if self.num_blocks is not None:
             raise LayerArgumentError(
                 "nodes are given by number, which blocks do not take",
@@ -232,9 +238,9 @@ class RGCNConv(nn.Module):
             out = out + (self.root if is_all else self.root[numbers[:num_targets].long()])
         return out if self.bias is None else out + self.bias
 
-    def explain(self) -> str:
-        """Every stage of the last compilation."""
-        text: str = self.function.explain()
+    def explain(self, **options: Any) -> str:
+        """Every stage; `graph`, `stage`, `machine` and `picture` as of `CompiledLayer.explain`."""
+        text: str = self.function.explain(**options)
         return text
 
     def extra_repr(self) -> str:

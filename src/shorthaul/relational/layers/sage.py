@@ -106,9 +106,9 @@ class SAGEConv(nn.Module):
             out = out + self.lin_r(found.targets)
         return nn.functional.normalize(out) if self.normalize else out
 
-    def explain(self) -> str:
-        """Every stage of the last compilation."""
-        text: str = self.function.explain()
+    def explain(self, **options: Any) -> str:
+        """Every stage; `graph`, `stage`, `machine` and `picture` as of `CompiledLayer.explain`."""
+        text: str = self.function.explain(**options)
         return text
 
     def extra_repr(self) -> str:
