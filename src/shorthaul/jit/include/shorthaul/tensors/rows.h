@@ -93,7 +93,7 @@ inline void copy_row(char* to, const char* from, int64_t bytes) {
 #endif
 }
 
-inline void finish_streams() {
+inline void finish_row_streams() {
 #if defined(__AVX__)
   _mm_sfence();
 #endif
@@ -112,7 +112,7 @@ inline int64_t for_each_row(Ids<Id> ids, int64_t count, const char* table, int64
       if (at + ahead < end) prefetch_row(table + ids[at + ahead] * stride_bytes, row_bytes);
       body(ids[at], at);
     }
-    finish_streams();
+    finish_row_streams();
   });
   return -1;
 }
