@@ -95,3 +95,14 @@ def test_places_lead_back_to_the_edges_as_they_were_given():
     topology = Topology.of(sample_graph())
     back = topology.edge_ids[topology.edge_places()]
     assert back.tolist() == list(range(topology.rows(Space.EDGE)))
+
+
+def test_sorted_edges_know_their_targets_as_if_they_were_sorted_again():
+    graph = RelationalGraph.from_edges([0, 2, 1, 0], [1, 0, 1, 1], relation=[1, 0, 0, 0])
+    known = Topology.of(graph).graph
+    again = RelationalGraph.from_edges(
+        known.source, known.target, known.relation, num_nodes=3, num_relations=2
+    )
+    one, other = known.by_target(), again.by_target()
+    for name in ("pointers", "sources", "relations", "edges"):
+        assert torch.equal(getattr(one, name), getattr(other, name))

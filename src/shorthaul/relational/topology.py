@@ -15,6 +15,7 @@ import torch
 
 from shorthaul.graphs import RelationalGraph
 from shorthaul.graphs.edge_tensors import choose_builder
+from shorthaul.graphs.indexes import TargetIndex
 from shorthaul.relational.spaces import Space, follow
 
 
@@ -71,6 +72,10 @@ class Topology:
             rows.sources[:],
             targets,
             rows.relations[:],
+        )
+        numbers = torch.arange(ordered.num_edges, dtype=graph.index_dtype)
+        ordered._indexes["target"] = TargetIndex(
+            pointers, ordered.source, ordered.relation, numbers
         )
         made = cls(ordered, rows.edges[:], num_targets)
         made._kept[Space.EDGE, "target"] = Members(pointers[: num_targets + 1], None)
