@@ -5,15 +5,18 @@ import gc
 import io
 import pickle
 import threading
+import time
 
 import pytest
 import torch
+import torch.multiprocessing
 from torch import nn
 from torch._dynamo.testing import CompileCounterWithBackend
 
 import shorthaul as sh
 from shorthaul.errors import LayerArgumentError, SecondDerivativeError
 from shorthaul.relational import HGTConv, RelationalGraph, RGATConv, RGCNConv
+from tests.relational import ddp_process
 from tests.relational.programs import SIZES, attend, convolve, drop, sample_graph
 
 TYPES = (["author", "paper"], [("author", "writes", "paper"), ("paper", "cites", "paper")])
@@ -304,3 +307,17 @@ def test_a_unified_table_without_enough_rows_is_refused():
     x, graph = _graph(9, 30)
     with pytest.raises(LayerArgumentError, match=r"`x` has shape \(8, 5\), expected \(9, 5\)"):
         convolve(relations=3, **SIZES)(graph, sh.unified(x[:8]))
+
+
+def test_two_processes_average_their_gradients(tmp_path):
+    context = torch.multiprocessing.spawn(
+        ddp_process.run, (str(tmp_path / "rendezvous"),), nprocs=ddp_process.PROCESSES, join=False
+    )
+    give_up_at = time.monotonic() + 120
+    try:
+        while not context.join(timeout=1):
+            assert time.monotonic() < give_up_at, "the processes wait for each other"
+    finally:
+        for process in context.processes:
+            if process.is_alive():
+                process.kill()
