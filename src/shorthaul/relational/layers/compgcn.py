@@ -155,7 +155,7 @@ class CompGCNConv(nn.Module):
                 tensors[name] = back @ tensors[name]
         if self.bias is not None:
             tensors["bias"] = self.bias
-        tensors |= _find_directions(graph, x.dtype)
+        tensors |= _find_directions(graph, x)
         out: torch.Tensor = self.function(graph, tensors, training=self.training)
         if self.bn is not None:
             out = self.bn(out)
@@ -176,22 +176,22 @@ class CompGCNConv(nn.Module):
         )
 
 
-def _find_directions(graph: RelationalGraph, dtype: torch.dtype) -> dict[str, torch.Tensor]:
+def _find_directions(graph: RelationalGraph, like: torch.Tensor) -> dict[str, torch.Tensor]:
     """Which relations have which direction, and 1 / sqrt(incoming edges) of each: 0 where none are."""
 
     def make() -> dict[str, torch.Tensor]:
         half = graph.num_relations // 2
-        direction = torch.zeros(graph.num_relations, 2, dtype=dtype)
+        direction = torch.zeros(graph.num_relations, 2)
         direction[:half, 0] = direction[half:, 1] = 1
         places = 2 * graph.target.long() + (graph.relation >= half)
         counts = torch.zeros(2 * graph.num_nodes, dtype=torch.float64)
         counts = counts.index_add(0, places, torch.ones_like(places, dtype=torch.float64))
-        roots = torch.where(counts > 0, counts.rsqrt(), 0).to(dtype).view(-1, 2)
-        return {"direction": direction, "roots": roots}
+        roots = torch.where(counts > 0, counts.rsqrt(), 0).view(-1, 2)
+        return {"direction": direction.to(like), "roots": roots.to(like)}
 
     if torch.compiler.is_compiling():
         return make()
-    return keep_graph(("directions", dtype), [graph], make)
+    return keep_graph(("directions", like.dtype, like.device), [graph], make)
 
 
 def _fourier_matrices(width: int) -> tuple[torch.Tensor, torch.Tensor]:
