@@ -1,4 +1,4 @@
-"""Real PyG and DGL models before and after `accelerate`; run by `test_with_peers.py` in `.peers`.
+"""Real PyG and DGL models before and after `accelerate`; run by `test_accelerate_with_peers.py` in `.peers`.
 
     PYTHONPATH=src:benchmarks .peers/bin/python tests/relational/peer_checks.py .venv/lib/.../site-packages
 

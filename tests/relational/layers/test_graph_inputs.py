@@ -16,7 +16,7 @@ EDGES, KINDS = torch.tensor([[0, 1, 1], [1, 2, 0]]), torch.tensor([0, 1, 1])
 
 
 class PlainGraph:
-    """As much of a DGL graph as layers ask for; the real one is asked in `test_with_peers.py`."""
+    """As much of a DGL graph as layers ask for; the real one is asked in `test_accelerate_with_peers.py`."""
 
     def __init__(self, edges, num_nodes, num_targets=None):
         self.is_block = num_targets is not None
