@@ -206,13 +206,13 @@ def _choices(names: tuple[str, ...], least: int, most: int) -> st.SearchStrategy
 
 @st.composite
 def recipes(draw: st.DrawFn, widths: tuple[int, ...] = (0, 1, 2, 3)) -> Recipe:
-    common = (*ANYWHERE, *WITH_WEIGHTS)
+    everywhere = (*ANYWHERE, *WITH_WEIGHTS)
     return Recipe(
         draw(st.sampled_from(widths)),
-        draw(_choices((*common, *OF_NODES), 0, 3)),
-        draw(_choices((*common, *OF_EDGES), 0, 5)),
+        draw(_choices((*everywhere, *OF_NODES), 0, 3)),
+        draw(_choices((*everywhere, *OF_EDGES), 0, 5)),
         draw(_choices(tuple(REDUCTIONS), 1, 2)),
-        draw(_choices((*common, *OF_NODES), 0, 3)),
+        draw(_choices((*everywhere, *OF_NODES), 0, 3)),
         draw(st.sampled_from(("", "node", "edge"))),
     )
 

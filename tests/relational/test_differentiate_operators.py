@@ -56,11 +56,11 @@ def _check(program, topology):
     )
 
 
-COMMON = (*ANYWHERE, *WITH_WEIGHTS)
+EVERYWHERE = (*ANYWHERE, *WITH_WEIGHTS)
 CASES = [
-    *(("nodes", name) for name in (*COMMON, *OF_NODES)),
-    *(("edges", name) for name in (*COMMON, *OF_EDGES)),
-    *(("targets", name) for name in (*COMMON, *OF_NODES)),
+    *(("nodes", name) for name in (*EVERYWHERE, *OF_NODES)),
+    *(("edges", name) for name in (*EVERYWHERE, *OF_EDGES)),
+    *(("targets", name) for name in (*EVERYWHERE, *OF_NODES)),
 ]
 
 

@@ -409,7 +409,7 @@ def test_the_error_shows_the_line_and_what_to_write(name):
     with pytest.raises(kind, match=f"(?s){said}") as caught:
         trace(function, SIZES, {})
     text = str(caught.value)
-    assert f"in {name} (test_wrong_programs.py:" in text
+    assert f"in {name} (test_language_wrong_programs.py:" in text
     assert ("Instead: " if kind is LayerLanguageError else "operands: ") in text
 
 
