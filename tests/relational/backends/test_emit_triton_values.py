@@ -1,16 +1,6 @@
 """Where elements come from when steps only move them: indices, not tensors."""
 
-import pytest
-
-from shorthaul.relational.backends.emit_triton_values import (
-    ZERO,
-    At,
-    Place,
-    Types,
-    ValueWriter,
-    flat,
-    round_up,
-)
+from shorthaul.relational.backends.emit_triton_values import Place, Types, ValueWriter
 from shorthaul.relational.backends.sweeps import SweepOrder
 from shorthaul.relational.ir import Builder
 from shorthaul.relational.lowering import RowLoop
@@ -70,20 +60,3 @@ def test_dimensions_of_one_element_are_only_another_view():
     _, lines, _ = _write(build)
     assert any("tl.reshape(relu_, (ROWS, 8, 1))" in line for line in lines)
     assert not any("gather" in line for line in lines)
-
-
-@pytest.mark.parametrize(
-    ("shape", "at", "expected"),
-    [
-        ((2, 3), [At("a"), At("b")], "a * 3 + b"),
-        ((2, 1), [At("a"), ZERO], "a"),
-        ((), [], "0"),
-        ((4,), [At("3")], "3"),
-    ],
-)
-def test_positions_in_a_row(shape, at, expected):
-    assert flat(shape, at) == expected
-
-
-def test_rounding_up_is_to_powers_of_two():
-    assert [round_up(size) for size in (0, 1, 3, 8, 9)] == [1, 1, 4, 8, 16]

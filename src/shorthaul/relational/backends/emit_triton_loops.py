@@ -13,8 +13,9 @@ import textwrap
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from shorthaul.relational.backends.emit_triton_values import Place, Types, ValueWriter, flat
+from shorthaul.relational.backends.emit_triton_values import Place, Types, ValueWriter
 from shorthaul.relational.backends.sweeps import SweepOrder
+from shorthaul.relational.backends.triton_indices import flat
 from shorthaul.relational.ir import Program
 from shorthaul.relational.lowering import RowLoop
 from shorthaul.relational.spaces import Space

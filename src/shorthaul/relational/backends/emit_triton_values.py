@@ -15,26 +15,19 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from shorthaul.relational.backends.sweeps import SweepOrder
+from shorthaul.relational.backends.triton_indices import (
+    ZERO,
+    At,
+    aligned,
+    flat,
+    reshape,
+    round_up,
+    shift,
+)
 from shorthaul.relational.ir import Shape, Step
 from shorthaul.relational.lowering import base_of
 from shorthaul.relational.pointwise import POINTWISE
 from shorthaul.relational.spaces import Space
-
-
-@dataclass(frozen=True)
-class At:
-    """An index along one dimension: an expression, and which axis of the frame it simply is."""
-
-    text: str
-    axis: int | None = None
-
-    @property
-    def is_constant(self) -> bool:
-        """Whether it is one number for all elements."""
-        return self.text.isdigit()
-
-
-ZERO = At("0")
 
 
 @dataclass(frozen=True)
@@ -65,11 +58,6 @@ class Place:
     def say(self, text: str) -> None:
         """Add one line."""
         self.lines.append("    " * self.indent + text)
-
-
-def round_up(size: int) -> int:
-    """The next power of two."""
-    return 1 << max(0, size - 1).bit_length()
 
 
 class ValueWriter:
@@ -273,7 +261,7 @@ class ValueWriter:
             return self._load(step.operands[0], lead, at, frame, [*conditions, limit], home)
         if step.operation in POINTWISE:
             operands = [
-                self.read(each, _aligned(self.program[each].shape, at), frame, conditions, place)
+                self.read(each, aligned(self.program[each].shape, at), frame, conditions, place)
                 for each in step.operands
             ]
             attributes = {key: repr(value) for key, value in step.attributes}
@@ -295,7 +283,7 @@ class ValueWriter:
         """Where the elements `at` of a step come from in its operand."""
         shape = self.program[step.operands[0]].shape
         if step.operation == "broadcast":
-            return _aligned(shape, at)
+            return aligned(shape, at)
         if step.operation == "restrict":
             return list(at)
         if step.operation == "transpose":
@@ -303,10 +291,10 @@ class ValueWriter:
         if step.operation == "slice":
             moved = list(at)
             axis, start = step["axis"], step["start"]
-            moved[axis] = _shift(at[axis], start, shape[axis])
+            moved[axis] = shift(at[axis], start, shape[axis])
             return moved
         if step.operation == "reshape":
-            return _reshape(step.shape, shape, at)
+            return reshape(step.shape, shape, at)
         raise NotImplementedError(f"{step.operation} inside a loop")
 
     def _read_part(
@@ -323,7 +311,7 @@ class ValueWriter:
         """The operand where `at` lies in it, counted from `start` along `axis`; else `otherwise`."""
         size = self.program[operand].shape[axis]
         moved = list(at)
-        moved[axis] = _shift(at[axis], -start, size)
+        moved[axis] = shift(at[axis], -start, size)
         index = at[axis].text
         if at[axis].is_constant:
             is_within = start <= int(index) < start + size
@@ -415,49 +403,5 @@ def _tuple(extent: str, sizes: Iterable[int]) -> str:
     return f"({', '.join(found)})" if len(found) > 1 else f"({extent},)"
 
 
-def flat(shape: Sequence[int], at: Sequence[At]) -> str:
-    """The position of an element in a row."""
-    terms, stride = [], 1
-    for size, index in zip(reversed(shape), reversed(list(at)), strict=True):
-        if index != ZERO:
-            terms.append(index.text if stride == 1 else f"{index.text} * {stride}")
-        stride *= size
-    return " + ".join(reversed(terms)) or "0"
-
-
 def _axis_name(shape: Shape, axis: int) -> str:
     return f"i{axis}_{'x'.join(map(str, shape))}"
-
-
-def _aligned(shape: Shape, at: Sequence[At]) -> list[At]:
-    """The position in an operand that is repeated to a larger shape."""
-    tail = list(at)[len(at) - len(shape) :]
-    return [ZERO if size == 1 else index for size, index in zip(shape, tail, strict=True)]
-
-
-def _shift(index: At, by: int, size: int) -> At:
-    """An index into a dimension of `size`, moved."""
-    if size == 1:
-        return ZERO
-    if index.is_constant:
-        return At(str(max(0, int(index.text) + by)))
-    return index if by == 0 else At(f"({index.text} + {by})")
-
-
-def _reshape(shape: Shape, operand: Shape, at: Sequence[At]) -> list[At]:
-    """Where elements of `shape` lie in the operand's shape: the same place in a row."""
-    kept = [(size, index) for size, index in zip(shape, at, strict=True) if size != 1]
-    if [size for size, _ in kept] == [size for size in operand if size != 1]:
-        indices = iter(index for _, index in kept)
-        return [ZERO if size == 1 else next(indices) for size in operand]
-    position, moved, stride = f"({flat(shape, at)})", [], 1
-    for axis in reversed(range(len(operand))):
-        size = operand[axis]
-        is_first = all(each == 1 for each in operand[:axis])
-        text = position if stride == 1 else f"({position} // {stride})"
-        if size == 1:
-            moved.append(ZERO)
-        else:
-            moved.append(At(text if is_first else f"({text} % {size})"))
-        stride *= size
-    return moved[::-1]
