@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 import warnings
 from abc import abstractmethod
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -28,6 +31,49 @@ DTYPES = (
     torch.complex64,
 )
 
+SHAPES = ((), (1,), (7,), (3, 5), (64,), (0,))
+FLOATING = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
+# What is tested each time of all combinations: every value of every axis, and whole products where
+# one kernel differs from the next. The rest is `slow`: copies depend on a row's bytes, not its dtype.
+ROWS_EACH_TIME = (
+    *((torch.float32, shape) for shape in SHAPES),
+    (torch.float64, (64,)),
+    (torch.float16, (1,)),
+    (torch.bfloat16, (3, 5)),
+    (torch.int8, (7,)),
+    (torch.int8, ()),
+    (torch.int64, ()),
+    (torch.bool, (64,)),
+    (torch.complex64, (1,)),
+)
+SUMS_EACH_TIME = (
+    *itertools.product((torch.float32,), ("sum", "mean", "max"), (False, True)),
+    (torch.float64, "mean", True),
+    (torch.float16, "sum", False),
+    (torch.bfloat16, "max", True),
+    (torch.bfloat16, "mean", False),
+)
+PRODUCTS_EACH_TIME = (
+    (torch.float32, 1, False),
+    (torch.float32, 16, True),
+    (torch.float32, 37, True),
+    (torch.float64, 37, False),
+    (torch.bfloat16, 16, False),
+    (torch.bfloat16, 1, True),
+)
+
+
+def all_or(each_time: Sequence[Any], *axes: Sequence[Any]) -> list[Any]:
+    """Every combination of the axes as a parameter; those not tested each time are slow."""
+    return [
+        pytest.param(
+            *each,
+            id="-".join(map(str, each)),
+            marks=[] if each in each_time else [pytest.mark.slow],
+        )
+        for each in itertools.product(*axes)
+    ]
+
 
 def values_of(*shape: int, dtype: torch.dtype = torch.float32, seed: int = 0) -> torch.Tensor:
     """Numbers that differ from row to row."""
@@ -48,8 +94,7 @@ class RowTableContract:
     def make(self, values: torch.Tensor, directory: Path) -> RowTable:
         """A table with these rows."""
 
-    @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-    @pytest.mark.parametrize("row_shape", [(), (1,), (7,), (3, 5), (64,), (0,)], ids=str)
+    @pytest.mark.parametrize(("dtype", "row_shape"), all_or(ROWS_EACH_TIME, DTYPES, SHAPES))
     def test_rows_come_bit_for_bit(self, tmp_path, dtype, row_shape):
         values = values_of(40, *row_shape, dtype=dtype)
         table = self.make(values, tmp_path)
@@ -124,10 +169,9 @@ class RowTableContract:
         assert torch.equal(other, values.flip(0))
 
     @pytest.mark.parametrize(
-        "dtype", [torch.float32, torch.float64, torch.float16, torch.bfloat16], ids=str
+        ("dtype", "op", "is_weighted"),
+        all_or(SUMS_EACH_TIME, FLOATING, ("sum", "mean", "max"), (False, True)),
     )
-    @pytest.mark.parametrize("op", ["sum", "mean", "max"])
-    @pytest.mark.parametrize("is_weighted", [False, True])
     def test_segments_are_reduced(self, tmp_path, dtype, op, is_weighted):
         values = values_of(50, 37, dtype=dtype)
         ids = ids_of(120, 50)
@@ -182,9 +226,15 @@ class RowTableContract:
         with pytest.raises(RowArgumentError, match=message):
             table.gather_reduce(segments, torch.tensor([1]), op, weights)
 
-    @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
-    @pytest.mark.parametrize("outputs", [1, 16, 37])
-    @pytest.mark.parametrize("has_bias", [False, True])
+    @pytest.mark.parametrize(
+        ("dtype", "outputs", "has_bias"),
+        all_or(
+            PRODUCTS_EACH_TIME,
+            (torch.float32, torch.float64, torch.bfloat16),
+            (1, 16, 37),
+            (False, True),
+        ),
+    )
     def test_rows_times_a_matrix(self, tmp_path, dtype, outputs, has_bias):
         values = values_of(300, 33, dtype=dtype) / 50
         ids = ids_of(700, 300)

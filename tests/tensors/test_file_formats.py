@@ -1,5 +1,6 @@
 """Where rows lie in a file, for every format, and what is said of files that are something else."""
 
+import itertools
 import json
 import os
 import pickle
@@ -48,8 +49,14 @@ def numbers(dtype: torch.dtype, *shape: int) -> torch.Tensor:
     )
 
 
-@pytest.mark.parametrize("dtype", sorted(set(NPY_DTYPES.values()), key=str), ids=str)
-@pytest.mark.parametrize("shape", [(7,), (5, 3), (4, 2, 3)])
+NPY_KINDS = sorted(set(NPY_DTYPES.values()), key=str)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "shape"),
+    [*zip(NPY_KINDS, itertools.cycle([(7,), (5, 3), (4, 2, 3)]), strict=False)],
+    ids=str,
+)
 def test_npy_files(tmp_path: Path, dtype: torch.dtype, shape: tuple[int, ...]) -> None:
     x = numbers(dtype, *shape)
     np.save(tmp_path / "x.npy", x.numpy())
