@@ -16,6 +16,7 @@ from torch._dynamo.testing import CompileCounterWithBackend
 import shorthaul as sh
 from shorthaul.errors import LayerArgumentError, SecondDerivativeError
 from shorthaul.relational import HGTConv, RelationalGraph, RGATConv, RGCNConv
+from shorthaul.relational.layers.graph_inputs import find_graph
 from tests.relational import ddp_process
 from tests.relational.programs import SIZES, attend, convolve, drop, sample_graph
 
@@ -135,6 +136,12 @@ def test_compiled_models_find_the_indexes_that_the_graph_has():
     with torch.no_grad():
         torch.compile(module, fullgraph=True, backend="aot_eager")(x, graph)
     assert "target" in graph._indexes
+    x, ends, kinds = _edges(9, 30)
+    kept = find_graph(ends, kinds, 9, 3)
+    assert not kept._indexes
+    with torch.no_grad():
+        torch.compile(module, fullgraph=True, backend="aot_eager")(x, ends, kinds)
+    assert "target" in kept._indexes
 
 
 def test_dropout_differs_from_call_to_call_in_a_compiled_model():
