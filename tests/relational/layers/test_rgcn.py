@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from shorthaul.errors import EdgeRangeError, LayerArgumentError
+from shorthaul.errors import EdgeRangeError, GraphChangedError, LayerArgumentError
 from shorthaul.graphs import NeighbourSampler, RelationalGraph
 from shorthaul.relational import RGCNConv
 from tests.relational.layers.parity import EDGE_INDEX, EDGE_TYPE, assert_same_layer, draw
@@ -55,6 +55,18 @@ def test_some_nodes_by_number(bases):
     numbers = torch.randperm(90, generator=torch.Generator().manual_seed(1))[:40]
     out = ours(numbers, EDGE_INDEX, EDGE_TYPE)
     torch.testing.assert_close(out, theirs(numbers, EDGE_INDEX, EDGE_TYPE))
+
+
+@pytest.mark.parametrize("x", [None, torch.randn(40, 40)], ids=["numbers", "features"])
+def test_a_graph_that_was_changed_is_refused(x):
+    edges = EDGE_INDEX.to(torch.int32)
+    graph = RelationalGraph.from_edge_index(edges, EDGE_TYPE, num_nodes=40)
+    layer = RGCNConv(40, 8, 5)
+    layer.function.backend = layer.by_number.backend = "reference"
+    layer(x, graph)
+    edges[0, 3] = 7
+    with pytest.raises(GraphChangedError, match="`source`"):
+        layer(x, graph)
 
 
 def test_numbers_beyond_the_table_are_named():

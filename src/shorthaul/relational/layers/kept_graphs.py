@@ -14,6 +14,8 @@ from typing import Any, NamedTuple, TypeVar
 
 import torch
 
+from shorthaul.graphs import RelationalGraph
+
 Made = TypeVar("Made")
 
 KEPT_GRAPHS = 16  # a model sees few full graphs; mini-batches come and go
@@ -34,8 +36,11 @@ def keep_graph(
     """What `make` makes from `owners`, made once for the same `facts` and unchanged owners.
 
     An owner that has no version (a tensor made in inference mode) could change unseen: nothing that
-    is made from it is kept.
+    is made from it is kept. A `RelationalGraph` that was changed is an error, as everywhere.
     """
+    for each in owners:
+        if isinstance(each, RelationalGraph):
+            each._require_unchanged()
     if any(isinstance(each, torch.Tensor) and each.is_inference() for each in owners):
         return make()
     key = (facts, *map(_identify, owners), id(held))
