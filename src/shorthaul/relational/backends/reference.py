@@ -141,7 +141,11 @@ def _outer(step: Step, made: Any, topology: Topology, operands: Any) -> torch.Te
         return torch.einsum(f"{inside}r{heads}io", x, y)
     result = x.new_zeros(topology.rows(step.space), *step.shape)
     for number, rows in _segments(topology, made[0].space, step["way"]):
-        result[number] = torch.einsum(f"{inside}{heads}io", x[rows], y[rows])
+        if step["heads"]:
+            result[number] = torch.einsum(f"{inside}{heads}io", x[rows], y[rows])
+        else:  # one product, where einsum would make a batch of them
+            left, right = (side[rows].flatten(0, -2) for side in (x, y))
+            result[number] = left.t() @ right
     return result
 
 

@@ -180,6 +180,7 @@ inline void add_outer_columns(const real* const* x, const real* const* y, int64_
                               int64_t depth, int64_t n, real* sums, int64_t width) {
   int64_t k = 0;
   for (; k + 6 <= depth; k += 6) add_outer_block<real, 6, V>(x, y, rows, k, n, sums, width);
+  for (; k + 4 <= depth; k += 4) add_outer_block<real, 4, V>(x, y, rows, k, n, sums, width);
   for (; k + 2 <= depth; k += 2) add_outer_block<real, 2, V>(x, y, rows, k, n, sums, width);
   for (; k < depth; ++k) add_outer_block<real, 1, V>(x, y, rows, k, n, sums, width);
 }
