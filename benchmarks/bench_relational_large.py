@@ -10,15 +10,16 @@ in the language. `relational_cells` has the cells.
 from __future__ import annotations
 
 from benchmarks.answer import Answer, answer_question
-from benchmarks.relational_cells import measure_graph, state_conditions, summarise
+from benchmarks.relational_cells import measure_graph, state_conditions
 from benchmarks.relational_graphs import LARGE
+from benchmarks.relational_rows import summarise
 
 
 def measure(answer: Answer) -> None:
     state_conditions(answer)
     for name in LARGE[:1] if answer.is_quick else LARGE:
         measure_graph(answer, name)
-    summarise(answer)
+    answer.rows += summarise(answer.rows)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,6 @@ says so. A call of more than `SECOND_SECONDS` is timed once, after one that warm
 
 from __future__ import annotations
 
-import math
 import re
 import sys
 import tempfile
@@ -25,6 +24,7 @@ from benchmarks.answer import Answer
 from benchmarks.measure import Arm, Sample, not_compared
 from benchmarks.peers import ArmProcess, PeerError, PeerTimeoutError, ProcessArm
 from benchmarks.relational_graphs import load_graph, name_types, save_edges
+from benchmarks.relational_rows import KINDS, OURS
 from shorthaul.graphs import RelationalGraph
 from shorthaul.relational import (
     HGTConv,
@@ -42,8 +42,6 @@ from shorthaul.relational import (
 PEERS = Path(__file__).with_name("peer_arms_relational.py")
 MEMORY_BYTES = 14 * 2**30  # what a peer may have; the script holds it to that
 SECOND_SECONDS, FIRST_SECONDS, LIMIT_SECONDS = 3.0, 10.0, 100.0
-OURS = "shorthaul"
-KINDS = ("inference", "training")
 
 Call = Callable[[torch.Tensor], torch.Tensor]
 
@@ -390,59 +388,6 @@ def measure_graph(answer: Answer, name: str) -> None:
                         print(f"{case}: measured in {took:.0f} s", file=sys.stderr)
         finally:
             peers.close()
-
-
-def summarise(answer: Answer) -> None:
-    """Rows for the geometric means over the cells that have a peer."""
-    for kind in KINDS:
-        pairs = list(find_best_peers(answer.rows, kind).values())
-        if not pairs:
-            continue
-        case = f"geometric mean of {len(pairs)} cells, {kind}"
-        for arm, rows in (
-            ("best peer", [one for one, _ in pairs]),
-            (OURS, [two for _, two in pairs]),
-        ):
-            row: dict[str, Any] = {"case": case, "arm": arm, "baseline": "best peer"}
-            row |= {"rounds": max(each["rounds"] for each in rows), "calls": 1, "figures": {}}
-            for times in ("wall_seconds", "cpu_seconds"):
-                row[times] = {
-                    part: geometric_mean([each[times][part] for each in rows])
-                    for part in ("low", "median", "high")
-                }
-            speed = geometric_mean(
-                [
-                    one["wall_seconds"]["median"] / each["wall_seconds"]["median"]
-                    for (one, _), each in zip(pairs, rows, strict=True)
-                ]
-            )
-            row["speedup"] = dict.fromkeys(("low", "median", "high"), speed)
-            answer.rows.append(row)
-
-
-def find_best_peers(
-    rows: Sequence[Mapping[str, Any]], kind: str
-) -> dict[str, tuple[Mapping[str, Any], Mapping[str, Any]]]:
-    """Each case of `kind`: the row of its fastest peer, and ours."""
-    found = {}
-    cases = dict.fromkeys(row["case"] for row in rows if row["case"].endswith(f", {kind}"))
-    for case in cases:
-        own = [row for row in rows if row["case"] == case and row["rounds"]]
-        ours = [row for row in own if row["arm"] == OURS]
-        others = [row for row in own if row["arm"] != OURS]
-        if ours and others:
-            best = min(others, key=lambda row: float(row["wall_seconds"]["median"]))
-            found[case] = best, ours[0]
-    return found
-
-
-def geometric_mean(values: Sequence[float]) -> float:
-    """The mean of ratios.
-
-    >>> geometric_mean([1.0, 4.0])
-    2.0
-    """
-    return math.exp(sum(math.log(each) for each in values) / len(values))
 
 
 def state_conditions(answer: Answer) -> None:

@@ -23,6 +23,7 @@ from typing import Any
 from benchmarks import ledger
 from benchmarks.bars import draw_layer_shares, draw_steps
 from benchmarks.curve import draw_curve
+from benchmarks.heat_map import draw_heat_map, draw_memory
 from benchmarks.reference import render_errors, render_pages, render_settings
 from benchmarks.stages import PICTURE as STAGES_PICTURE
 from benchmarks.stages import draw_stages, render_stages
@@ -59,7 +60,13 @@ PICTURES: dict[str, tuple[str, Callable[[Sequence[Mapping[str, Any]]], str]]] = 
         "conv_ablation",
         partial(draw_steps, title="Share of the FMA peak, geometric mean of the twelve layers"),
     ),
+    "docs/relational_heat_map.svg": ("relational", draw_heat_map),
+    "docs/relational_large_heat_map.svg": ("relational_large", draw_heat_map),
+    "docs/relational_memory.svg": ("relational_memory", draw_memory),
 }
+
+
+NOT_MEASURED = "*Not measured yet.*"  # a question that has a benchmark and no answer
 
 
 class RenderError(ValueError):
@@ -86,13 +93,20 @@ def list_tables(root: Path, directory: Path) -> dict[str, Callable[[], str]]:
     def table_of(question: str) -> Callable[[], str]:
         return lambda: render_question(ledger.read_runs(question, directory))
 
-    return {question: table_of(question) for question in ledger.list_questions(directory)} | {
-        "questions": lambda: render_questions(directory),
-        "pages": lambda: render_pages(root / "docs"),
-        "settings": render_settings,
-        "errors": render_errors,
-        "stages": render_stages,
-    }
+    files = (root / "benchmarks").glob("bench_*.py")
+    asked = {path.stem.removeprefix("bench_"): lambda: NOT_MEASURED for path in files}
+    answered = {question: table_of(question) for question in ledger.list_questions(directory)}
+    return (
+        asked
+        | answered
+        | {
+            "questions": lambda: render_questions(directory),
+            "pages": lambda: render_pages(root / "docs"),
+            "settings": render_settings,
+            "errors": render_errors,
+            "stages": render_stages,
+        }
+    )
 
 
 def list_pages(root: Path = ROOT) -> list[Path]:
@@ -119,7 +133,8 @@ def find_stale_pictures(root: Path, directory: Path) -> dict[Path, str]:
         for name, (question, draw) in PICTURES.items()
         if question in ledger.list_questions(directory)
     }
-    if any(Path(STAGES_PICTURE).name in page.read_text() for page in list_pages(root)):
+    pages = [page for page in list_pages(root) if page.exists()]
+    if any(Path(STAGES_PICTURE).name in page.read_text() for page in pages):
         found[STAGES_PICTURE] = draw_stages()
     return {
         root / name: drawn

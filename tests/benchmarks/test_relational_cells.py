@@ -1,57 +1,11 @@
-"""A cell's speed is against its fastest peer; peers without a time are no peers."""
+"""Cells run our layers as the peers' script runs theirs."""
 
 import pytest
 import torch
 
-from benchmarks.answer import Answer
-from benchmarks.relational_cells import (
-    KINDS,
-    Peer,
-    describe_difference,
-    find_best_peers,
-    geometric_mean,
-    list_cells,
-    make_run,
-    summarise,
-)
+from benchmarks.relational_cells import Peer, describe_difference, list_cells, make_run
+from benchmarks.relational_rows import KINDS
 from shorthaul.graphs import RelationalGraph
-from tests.benchmarks.runs import make_row
-
-ROWS = [
-    make_row("RGCN, a, inference", "plain", 8.0),
-    make_row("RGCN, a, inference", "better", 4.0),
-    make_row("RGCN, a, inference", "shorthaul", 1.0),
-    make_row("RGCN, b, inference", "plain", 9.0),
-    make_row("RGCN, b, inference", "shorthaul", 1.0),
-    make_row("RGCN, a, training", "shorthaul", 1.0),
-]
-
-
-def test_the_fastest_peer_of_each_cell_is_found() -> None:
-    found = find_best_peers(ROWS, "inference")
-    assert [(case, best["arm"]) for case, (best, _) in found.items()] == [
-        ("RGCN, a, inference", "better"),
-        ("RGCN, b, inference", "plain"),
-    ]
-    assert find_best_peers(ROWS, "training") == {}
-
-
-def test_a_peer_without_a_time_is_not_the_fastest() -> None:
-    answer = Answer(rows=ROWS[3:5])
-    answer.leave_out("RGCN, b, inference", "fails", "plain", needs_bytes=1)
-    (found,) = find_best_peers(answer.rows, "inference").values()
-    assert found[0]["arm"] == "plain"
-
-
-def test_means_are_added_as_rows() -> None:
-    answer = Answer(rows=list(ROWS))
-    summarise(answer)
-    peer, ours = answer.rows[len(ROWS) :]
-    assert (peer["case"], peer["arm"]) == ("geometric mean of 2 cells, inference", "best peer")
-    assert peer["speedup"]["median"] == pytest.approx(1.0)
-    assert ours["speedup"]["median"] == pytest.approx(6.0)
-    assert peer["wall_seconds"]["median"] == pytest.approx(6.0)
-    assert geometric_mean([2.0, 8.0]) == pytest.approx(4.0)
 
 
 def test_differences_beyond_rounding_are_told() -> None:

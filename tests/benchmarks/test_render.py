@@ -7,6 +7,7 @@ import pytest
 from benchmarks.answer import Answer
 from benchmarks.ledger import append, verify_run
 from benchmarks.render import (
+    NOT_MEASURED,
     RenderError,
     fill_page,
     find_stale_pages,
@@ -128,3 +129,11 @@ def test_an_arm_without_a_time_says_why() -> None:
         "|  | slow | - | - | - | over 100.0 s |",
         "|  | broken | - | - | - | failed |",
     ]
+
+
+def test_a_question_without_an_answer_says_so(tmp_path: Path) -> None:
+    (tmp_path / "benchmarks").mkdir()
+    (tmp_path / "benchmarks" / "bench_rows.py").touch()
+    assert list_tables(tmp_path, tmp_path / "ledger")["rows"]() == NOT_MEASURED
+    append(make_run("rows"), tmp_path / "ledger")
+    assert list_tables(tmp_path, tmp_path / "ledger")["rows"]() == render_run(make_run())
