@@ -78,10 +78,9 @@ _LOOPS = """\
       const int64_t row_step = shape.stride_h * block.layout.phases * block.layout.pitch;
       const int64_t row_vectors = (block.columns + lanes - 1) / lanes;
 
-      // Tiles of output channels, innermost: the values under a tile stay in the first-level cache.
-      const auto run_channels = [&](int64_t row, int64_t vector, auto vectors_here, auto adjacent) {
+      const auto run_channels = [&](int64_t first_tile, int64_t last_tile, int64_t row, int64_t vector, auto vectors_here, auto adjacent) {
         constexpr int vectors = vectors_here;
-        for (int64_t tile = 0; tile < channel_tiles; ++tile) {
+        for (int64_t tile = first_tile; tile < last_tile; ++tile) {
           const int64_t first = tile * tile_channels;
           const int64_t left = shape.out_channels - first;
           with_constant<tile_channels>(left, [&](auto count_here) {
@@ -119,17 +118,24 @@ _LOOPS = """\
       };
 
       if (row_vectors > 1) {
-        // Rows, then tiles of neighbouring vectors.
+        // Rows, tiles of neighbouring vectors, and tiles of output channels: innermost, so that the
+        // values under a tile stay in the first-level cache; outside, where all values do, so that
+        // the output is written in long lines.
+        const int64_t channel_step = block.is_small(shape) ? 1 : channel_tiles;
         for (int64_t row = 0; row < block.rows; ++row) {
-          balanced_tiles(row_vectors, tile_vectors, [&](int64_t vector, int64_t size) {
-            with_constant<tile_vectors>(size, [&](auto vectors) { run_channels(row, vector, vectors, std::true_type{}); });
-          });
+          for (int64_t first = 0; first < channel_tiles; first += channel_step) {
+            balanced_tiles(row_vectors, tile_vectors, [&](int64_t vector, int64_t size) {
+              with_constant<tile_vectors>(size, [&](auto vectors) {
+                run_channels(first, first + channel_step, row, vector, vectors, std::true_type{});
+              });
+            });
+          }
         }
       } else {
         // Short rows: tiles of rows, one vector each.
         constexpr int tile_rows = tile_vectors < 4 ? tile_vectors : 4;
         balanced_tiles(block.rows, tile_rows, [&](int64_t row, int64_t size) {
-          with_constant<tile_rows>(size, [&](auto vectors) { run_channels(row, 0, vectors, std::false_type{}); });
+          with_constant<tile_rows>(size, [&](auto vectors) { run_channels(0, channel_tiles, row, 0, vectors, std::false_type{}); });
         });
       }
     }

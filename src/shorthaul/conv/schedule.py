@@ -360,7 +360,8 @@ def prefers_planes(task: WindowTask, lanes: int) -> bool:
     """Whether vectors along the width are fuller than vectors of output channels.
 
     Contiguous images of few channels also prefer them: neither their input nor their output is
-    then transposed. That was measured to pay from windows of about a hundred values on.
+    then transposed. That was measured to pay from windows of about a hundred values on, and for one
+    channel always: the output is then most of what moves.
     """
     channels, width = task.shape.out_channels, task.out_sizes[2]
     filled_channels = channels / (-(-channels // lanes) * lanes)
@@ -371,7 +372,7 @@ def prefers_planes(task: WindowTask, lanes: int) -> bool:
     return (
         not task.channels_last
         and task.shape.in_channels < lanes
-        and window_values >= 100
+        and (window_values >= 100 or task.shape.in_channels == 1)
         and width >= 4 * lanes
         and filled_width > 0.9
     )

@@ -25,6 +25,8 @@ struct PlanarLayout {
   }
 };
 
+constexpr int64_t small_bytes = 24 * 1024;  // of a first-level cache of 32 KiB
+
 template <class Value, bool channels_last>
 struct PlanarBlock {
   using value = typename Value::value;
@@ -101,6 +103,11 @@ struct PlanarBlock {
         }
       }
     }
+  }
+
+  // Whether the planes of a block stay in the first-level cache.
+  bool is_small(const Shape& shape) const {
+    return shape.in_channels * layout.plane * int64_t(sizeof(real)) <= small_bytes;
   }
 
   void map_columns(const Shape& shape, const Sizes& sizes) {
@@ -186,14 +193,11 @@ struct PlanarBlock {
     }
     const int64_t step = is_adjacent ? lanes : vector_step;
     const int64_t taps = shape.window_rows() * shape.kernel_w, channels = shape.in_channels;
-    if (count == 1 && channels == 1) {
-      // Depthwise: the general loops below would spend as much on themselves as on a tap.
+    if (channels == 1) {
+      // The general loops below would spend as much on themselves as on a tap.
 #pragma GCC unroll 4
       for (int64_t tap = 0; tap < taps; ++tap) {
-        const real* from = x + tap_offsets[tap];
-        const vec weight = broadcast(weights[tap]);
-#pragma GCC unroll 16
-        for (int v = 0; v < vectors; ++v) accumulate(sums[0][v], weight, load(from + v * step));
+        accumulate_tap<count, vectors>(sums, x + tap_offsets[tap], step, weights + tap * count);
       }
       return store_tile<count, vectors>(sums_out, channel_step, sums);
     }
@@ -201,32 +205,39 @@ struct PlanarBlock {
     for (int64_t tap = 0; tap < taps; ++tap) {
       const real* from = x + tap_offsets[tap];
       for (int64_t each = 0; each < channels; ++each) {
-        if constexpr (count <= vectors) {
-          vec held[count];
-#pragma GCC unroll 16
-          for (int channel = 0; channel < count; ++channel) held[channel] = broadcast(weights[channel]);
-#pragma GCC unroll 16
-          for (int v = 0; v < vectors; ++v) {
-            const vec values = load(from + v * step);
-#pragma GCC unroll 16
-            for (int channel = 0; channel < count; ++channel) accumulate(sums[channel][v], held[channel], values);
-          }
-        } else {
-          vec held[vectors];
-#pragma GCC unroll 16
-          for (int v = 0; v < vectors; ++v) held[v] = load(from + v * step);
-#pragma GCC unroll 16
-          for (int channel = 0; channel < count; ++channel) {
-            const vec weight = broadcast(weights[channel]);
-#pragma GCC unroll 16
-            for (int v = 0; v < vectors; ++v) accumulate(sums[channel][v], weight, held[v]);
-          }
-        }
+        accumulate_tap<count, vectors>(sums, from, step, weights);
         from += layout.plane;
         weights += count;
       }
     }
     store_tile<count, vectors>(sums_out, channel_step, sums);
+  }
+
+  // One tap of one channel for a whole tile.
+  template <int count, int vectors>
+  static SHORTHAUL_INLINE void accumulate_tap(vec (&sums)[count][vectors], const real* from, int64_t step,
+                                              const real* weights) {
+    if constexpr (count <= vectors) {
+      vec held[count];
+#pragma GCC unroll 16
+      for (int channel = 0; channel < count; ++channel) held[channel] = broadcast(weights[channel]);
+#pragma GCC unroll 16
+      for (int v = 0; v < vectors; ++v) {
+        const vec values = load(from + v * step);
+#pragma GCC unroll 16
+        for (int channel = 0; channel < count; ++channel) accumulate(sums[channel][v], held[channel], values);
+      }
+    } else {
+      vec held[vectors];
+#pragma GCC unroll 16
+      for (int v = 0; v < vectors; ++v) held[v] = load(from + v * step);
+#pragma GCC unroll 16
+      for (int channel = 0; channel < count; ++channel) {
+        const vec weight = broadcast(weights[channel]);
+#pragma GCC unroll 16
+        for (int v = 0; v < vectors; ++v) accumulate(sums[channel][v], weight, held[v]);
+      }
+    }
   }
 
   template <int count, int vectors>
