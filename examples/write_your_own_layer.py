@@ -48,7 +48,7 @@ def gated_attention(
         e.share = softmax(leaky_relu(asked + linear(e.value, key)))
     for n in g.target_nodes():
         for e in n.incoming_edges():
-            n.heard += e.share * e.value * sigmoid(gate[e.relation].values())
+            n.heard += e.share * e.value * sigmoid(gate[e.relation])
         n.out = n.heard + linear(n.x, own) + bias
     return n.out
 
