@@ -9,7 +9,7 @@ from tests.relational.programs import attend, convolve, record, sample_graph, si
 def _order(definition):
     *_, (_, program) = run_passes(record(definition), sizes_of(sample_graph()))
     plan = lower(program, program.output_values())
-    (loop,) = [work for work in plan.forward if isinstance(work, RowLoop)]
+    *_, loop = [work for work in plan.forward if isinstance(work, RowLoop)]
     return SweepOrder(loop, program, plan.stored)
 
 
