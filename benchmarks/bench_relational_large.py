@@ -1,25 +1,17 @@
 """How fast are compiled relational layers on large graphs, against PyG's and DGL's?
 
-One layer 64 -> 64 on graphs with inverse relations, float32, indexes built before, as a layer in a loop
-has them: inference, and a training step (forward, and backward to the input and all parameters); and
-a model of two layers, end to end. Every arm has the same parameters; outputs and input gradients agree.
-DGL's HGT is another formula than PyG's (no biases, no GELU): it is compared with that formula, written
-in the language. `relational_cells` has the cells.
+As `bench_relational`, on graphs of about a million edges.
 """
 
 from __future__ import annotations
 
 from benchmarks.answer import Answer, answer_question
-from benchmarks.relational_cells import measure_graph, state_conditions
+from benchmarks.relational_cells import measure_graphs
 from benchmarks.relational_graphs import LARGE
-from benchmarks.relational_rows import summarise
 
 
 def measure(answer: Answer) -> None:
-    state_conditions(answer)
-    for name in LARGE[:1] if answer.is_quick else LARGE:
-        measure_graph(answer, name)
-    answer.rows += summarise(answer.rows)
+    measure_graphs(answer, LARGE)
 
 
 if __name__ == "__main__":

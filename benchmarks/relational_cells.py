@@ -24,7 +24,7 @@ from benchmarks.answer import Answer
 from benchmarks.measure import Arm, Sample, not_compared
 from benchmarks.peers import ArmProcess, PeerError, PeerTimeoutError, ProcessArm
 from benchmarks.relational_graphs import load_graph, name_types, save_edges
-from benchmarks.relational_rows import KINDS, OURS
+from benchmarks.relational_rows import KINDS, OURS, summarise
 from shorthaul.graphs import RelationalGraph
 from shorthaul.relational import (
     HGTConv,
@@ -366,6 +366,14 @@ def measure_cell(
             row["rounds"] = 1
     for name, figures in left_out.items():
         answer.leave_out(case, name, best, **figures)
+
+
+def measure_graphs(answer: Answer, names: Sequence[str]) -> None:
+    """All cells of these graphs, and their means; of the first graph alone in a rehearsal."""
+    state_conditions(answer)
+    for name in names[:1] if answer.is_quick else names:
+        measure_graph(answer, name)
+    answer.rows += summarise(answer.rows)
 
 
 def measure_graph(answer: Answer, name: str) -> None:

@@ -12,7 +12,8 @@ from shorthaul.graphs import RelationalGraph
 
 DATA = Path(__file__).parent.parent.parent / "shared" / "data"
 SMALL = ("aifb", "mutag", "wn18rr", "heco_dblp")
-LARGE = ("ogbn_mag_10pct", "fb15k-237", "am_kgbench")
+LARGE = ("fb15k-237", "ogbn_mag_10pct")
+LARGEST = ("am_kgbench",)
 
 # Files of pairs that hold a graph with node types: relation -> file, and the nodes of each type.
 _DBLP = {
