@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gc
 import json
+import mmap
 import random
 import sys
 import warnings
@@ -141,11 +142,31 @@ def check_reduce(chosen: random.Random, rows: StoredRows, ids: torch.Tensor) -> 
     return worst
 
 
+def in_own_pages(values: torch.Tensor) -> torch.Tensor:
+    """The same tensor in pages that nothing else lies in.
+
+    A mapped table begins with its page. The interpreter tells tensors apart by where their memory
+    begins, so another tensor at the beginning of that page would be taken for the table.
+    """
+    memory = values.untyped_storage()
+    lead_bytes = memory.data_ptr() % mmap.PAGESIZE
+    pages = torch.frombuffer(mmap.mmap(-1, lead_bytes + memory.nbytes() + 1), dtype=torch.uint8)
+    copied = pages[lead_bytes : lead_bytes + memory.nbytes()]
+    copied.copy_(torch.empty(0, dtype=torch.uint8).set_(memory))
+    offset_bytes = lead_bytes + int(values.storage_offset()) * values.element_size()
+    return torch.empty(0, dtype=values.dtype).set_(
+        pages.untyped_storage(),
+        offset_bytes // values.element_size(),
+        values.shape,
+        values.stride(),
+    )
+
+
 def check_whole_way(rows: StoredRows, ids: torch.Tensor) -> bool:
     """From a table through mapping and kernel to rows, and everything is unmapped at the end."""
     runtime = FakeCudaRuntime(shift_bytes=2**40)
     gatherer = DeviceGather(HostRegistry(runtime))
-    table = HostTable(rows.values, scales=rows.scales, dtype=rows.dtype)
+    table = HostTable(in_own_pages(rows.values), scales=rows.scales, dtype=rows.dtype)
     expected = plain_rows.gather(rows, ids % rows.rows)
     wide = rows.is_widened
     is_right = is_same(gatherer.gather(table, ids, CPU), expected, are_widened=wide)
