@@ -63,3 +63,14 @@ def test_a_missing_attribute_is_named():
     with pytest.raises(KeyError, match="colour"):
         _program()["out"]["colour"]
     assert _program()["out"].get("colour", 3) == 3
+
+
+def test_a_step_of_another_program_is_reused_once_and_under_a_free_name():
+    before = _program()
+    make = Builder("again", before.inputs)
+    assert make.reuse(before["expand"]) == "expand"
+    assert make.steps["expand"] is before["expand"]
+    assert make.reuse(before["expand"]) == "expand"
+    make.add("exp", "x", name="message")
+    assert make.reuse(before["message"]) == "message_1"
+    assert make.steps["message_1"].operands == before["message"].operands

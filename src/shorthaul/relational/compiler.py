@@ -32,7 +32,8 @@ class Compilation:
 
     stages: tuple[tuple[str, Program], ...]  # after each pass, in order
     plan: Plan
-    cpp: cpp.CppPlan
+    dtype: torch.dtype
+    index_dtype: torch.dtype
     gradients: tuple[str, ...]  # inputs whose gradients it computes
     backend: str = "cpp"  # or "triton"
 
@@ -42,11 +43,16 @@ class Compilation:
         return self.plan.program
 
     @functools.cached_property
+    def cpp(self) -> cpp.CppPlan:
+        """The kernels in C++, written at the first use."""
+        return cpp.emit_plan(self.plan, self.dtype, self.index_dtype)
+
+    @functools.cached_property
     def triton(self) -> TritonPlan:
         """The same kernels in Triton, written at the first use."""
         from shorthaul.relational.backends import triton
 
-        return triton.emit_plan(self.plan, self.cpp.dtype, self.cpp.index_dtype)
+        return triton.emit_plan(self.plan, self.dtype, self.index_dtype)
 
     def start_run(self, topology: Topology, values: dict[str, torch.Tensor], seed: int) -> PlanRun:
         """A call of the kernels, with the values that they start from."""
@@ -94,7 +100,6 @@ def compile_program(
     sizes = replace(sizes, trains=bool(gradients))
     stages = [("as written", program)]
     stages += run_passes(program, sizes, without)
-    outputs = stages[-1][1].output_values()
     if gradients:
         whole = differentiate(stages[-1][1], gradients)
         stages.append(("differentiate", whole))
@@ -104,5 +109,4 @@ def compile_program(
     plan = lower(last, outputs, without)
     if budget_bytes is not None:
         plan = keep_within(plan, sizes, dtype.itemsize, budget_bytes)
-    source = cpp.emit_plan(plan, dtype, index_dtype)
-    return Compilation(tuple(stages), plan, source, tuple(gradients), backend)
+    return Compilation(tuple(stages), plan, dtype, index_dtype, tuple(gradients), backend)

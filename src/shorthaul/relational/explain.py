@@ -44,12 +44,12 @@ class Explanation:
         """What each kernel costs on the graph."""
         if self.sizes is None:
             return None
-        cpp = self.compilation.cpp
+        made = self.compilation
         return estimate(
-            self.compilation.plan,
+            made.plan,
             self.sizes,
-            value_bytes=cpp.dtype.itemsize,
-            index_bytes=cpp.index_dtype.itemsize,
+            value_bytes=made.dtype.itemsize,
+            index_bytes=made.index_dtype.itemsize,
         )
 
     def text(self, stage: str | None = None, machine: Machine | None = None) -> str:

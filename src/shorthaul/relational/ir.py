@@ -159,6 +159,15 @@ class Builder:
         self._made.setdefault(_key(step), step.name)
         return step.name
 
+    def reuse(self, step: Step) -> str:
+        """Make the value of a step of another program whose operands are the very same steps here."""
+        found = self._made.get(_key(step))
+        if found is not None:
+            return found
+        if step.name in self.steps:
+            step = replace(step, name=self.free_name(step.name))
+        return self.keep(step)
+
     def add(
         self,
         operation: str,

@@ -10,13 +10,17 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from shorthaul.errors import LayerArgumentError
 from shorthaul.graphs import RelationalGraph
 from shorthaul.relational.declarations import NodeFeature, Weight
 from shorthaul.relational.language import dot, dropout, leaky_relu, relu, softmax
 from shorthaul.relational.layer import layer
 from shorthaul.relational.layers.graph_inputs import glorot, keep_graph
-from shorthaul.relational.layers.typed_inputs import Metadata, read_typed_input, read_widths
+from shorthaul.relational.layers.typed_inputs import (
+    Metadata,
+    divide_by_heads,
+    read_typed_input,
+    read_widths,
+)
 from shorthaul.relational.traced_graph import trace_graph
 
 
@@ -68,11 +72,6 @@ class HANConv(nn.Module):
         dropout: float = 0.0,
     ) -> None:
         super().__init__()
-        if out_channels % heads:
-            raise LayerArgumentError(
-                f"{heads} heads do not divide the width {out_channels}",
-                "choose heads that divide out_channels",
-            )
         self.metadata = Metadata.read(metadata)
         self.in_channels = read_widths(in_channels, self.metadata)
         self.out_channels, self.heads = out_channels, heads
@@ -82,7 +81,7 @@ class HANConv(nn.Module):
         self.proj = nn.ModuleDict(
             {name: nn.Linear(width, out_channels) for name, width in self.in_channels.items()}
         )
-        dim = out_channels // heads
+        dim = divide_by_heads(out_channels, heads)
         self.lin_src, self.lin_dst = (
             nn.ParameterDict(
                 {

@@ -9,7 +9,6 @@ from typing import Any
 import torch
 from torch import nn
 
-from shorthaul.errors import LayerArgumentError
 from shorthaul.relational.declarations import NodeFeature, Weight
 from shorthaul.relational.language import dot, gelu, linear, softmax
 from shorthaul.relational.layer import layer
@@ -17,6 +16,7 @@ from shorthaul.relational.layers.graph_inputs import glorot
 from shorthaul.relational.layers.typed_inputs import (
     Metadata,
     Types,
+    divide_by_heads,
     read_typed_input,
     read_widths,
 )
@@ -96,16 +96,11 @@ class HGTConv(nn.Module):
         heads: int = 1,
     ) -> None:
         super().__init__()
-        if out_channels % heads:
-            raise LayerArgumentError(
-                f"{heads} heads do not divide the width {out_channels}",
-                "choose heads that divide out_channels",
-            )
         self.metadata = Metadata.read(metadata)
         self.node_types, self.edge_types = self.metadata
         widths = read_widths(in_channels, self.metadata)
         self.in_channels, self.out_channels, self.heads = widths, out_channels, heads
-        dim, relations = out_channels // heads, len(self.edge_types)
+        dim, relations = divide_by_heads(out_channels, heads), len(self.edge_types)
         self.kqv_lin = _TypedLinear({name: widths[name] for name in widths}, 3 * out_channels)
         self.out_lin = _TypedLinear(dict.fromkeys(self.node_types, out_channels), out_channels)
         self.k_rel = _RelationMaps(dim, relations, heads)

@@ -33,6 +33,16 @@ class TypedInput(NamedTuple):
     graph: RelationalGraph
 
 
+def divide_by_heads(out_channels: int, heads: int) -> int:
+    """The width of one head."""
+    if out_channels % heads:
+        raise LayerArgumentError(
+            f"{heads} heads do not divide the width {out_channels}",
+            "choose heads that divide out_channels",
+        )
+    return out_channels // heads
+
+
 def read_widths(in_channels: int | Mapping[str, int], metadata: Metadata) -> dict[str, int]:
     """The width of every node type."""
     if not isinstance(in_channels, Mapping):

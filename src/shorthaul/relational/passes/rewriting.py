@@ -43,9 +43,14 @@ class Rewriter:
         """The step as it was, from the new operands."""
         if step.operation == "input":
             return self.make.keep(step)
+        operands = tuple(self.new[each] for each in step.operands)
+        if operands == step.operands and all(
+            self.make.steps[each] is self.program[each] for each in operands
+        ):
+            return self.make.reuse(step)
         return self.make.add(
             step.operation,
-            *(self.new[each] for each in step.operands),
+            *operands,
             name=step.name,
             line=step.line,
             **dict(step.attributes),
