@@ -7,6 +7,8 @@ PEERS  := .peers
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 ARGS   ?=
+# Processes that run the tests; each uses PyTorch's threads, so two are quicker than one on two cores.
+WORKERS ?= auto
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
@@ -38,10 +40,10 @@ lint: $(READY) | check ## ruff and mypy
 	$(BIN)/mypy
 
 test: lint ## everything that must pass before a commit
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist worksteal $(ARGS)
 
 test-all: lint ## the same with the long exhaustive tests
-	$(BIN)/python -m pytest -m 'slow or not slow' $(ARGS)
+	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist worksteal -m 'slow or not slow' $(ARGS)
 
 format: $(READY) | check ## format, and fix what ruff can fix
 	$(BIN)/ruff check --fix .

@@ -8,16 +8,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shorthaul.conv import conv2d
+from shorthaul.conv.calls import prepare_forward
 from shorthaul.conv.emit_window import WindowKernel
 from shorthaul.conv.emit_winograd import WinogradKernel, emit_winograd_kernel, transform_weights
 from shorthaul.conv.geometry import forward_task
-from shorthaul.conv.kernels import prepare_forward, run_forward
+from shorthaul.conv.kernels import run_forward
 from shorthaul.conv.machine import AVX2
+from shorthaul.conv.plans import plan_winograd
 from shorthaul.conv.problem import LAYOUTS, PADDING_MODES, ConvProblem
 from shorthaul.conv.schedule import (
     can_use_winograd,
     choose_schedule,
-    plan_winograd,
     winograd_products,
     winograd_schedule,
 )

@@ -7,7 +7,7 @@ import pytest
 import torch
 from rich.console import Console
 
-from shorthaul.conv import kernels
+from shorthaul.conv.calls import prepare_forward
 from shorthaul.conv.estimate import TWELVE_LAYERS, Layer, estimate
 from shorthaul.conv.problem import ConvProblem
 from shorthaul.conv.reference import window_tensor
@@ -112,5 +112,5 @@ def test_ours_is_what_the_kernels_ask_for(
     channels: tuple[int, int], groups: int, layout: str
 ) -> None:
     problem = ConvProblem(*channels, (1, 3, 3), groups=groups, layout=layout)
-    call = kernels.prepare_forward(problem, (2, 1, 20, 20), None, 2)
+    call = prepare_forward(problem, (2, 1, 20, 20), None, 2)
     assert estimate(problem, 2, (1, 20, 20), threads=2).ours_bytes == call.workspace_bytes

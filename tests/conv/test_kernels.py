@@ -10,17 +10,15 @@ from hypothesis import given, settings
 from shorthaul.conv import aten
 from shorthaul.conv.geometry import forward_task
 from shorthaul.conv.kernels import (
-    ConvSchedule,
-    candidate_schedules,
-    choose_schedule,
     run_forward,
     run_grad_input,
     run_grad_weight,
     supports,
 )
 from shorthaul.conv.packing import packed_weights
+from shorthaul.conv.plans import choose_windows
 from shorthaul.conv.problem import ACTIVATIONS, LAYOUTS, ConvProblem
-from shorthaul.conv.schedule import choose_windows
+from shorthaul.conv.schedule import ConvSchedule, candidate_schedules, choose_schedule
 from tests.conv.problems import ACTIVATION_LAYOUTS, Case, cases, in_double
 from tests.conv.tolerances import require_close
 

@@ -1,4 +1,4 @@
-"""The three operators keep PyTorch's rules for operators."""
+"""The operators keep PyTorch's rules for operators."""
 
 from typing import Any
 
@@ -7,6 +7,7 @@ import torch
 
 from shorthaul.conv.operators import (
     convolution,
+    convolution_grad_bias,
     convolution_grad_input,
     convolution_grad_weight,
     find_problem,
@@ -25,6 +26,9 @@ def _arguments(name: str, mode: str, layout: str) -> tuple[Any, ...]:
     rest = (*GEOMETRY, mode, layout, True)
     if name == "forward":
         return (image, weight, _tensor(8), *rest, None, _tensor(2, 8, 1, 5, 4))
+    if name == "grad_bias":
+        dense = torch.channels_last_3d if layout == "channels_last" else torch.contiguous_format
+        return (gradient.detach().contiguous(memory_format=dense).requires_grad_(),)
     if name == "grad_input":
         return (gradient, weight, (1, 9, 8), *rest)
     return (gradient, image, (3, 3), *rest)
@@ -34,6 +38,7 @@ OPERATORS = {
     "forward": convolution,
     "grad_input": convolution_grad_input,
     "grad_weight": convolution_grad_weight,
+    "grad_bias": convolution_grad_bias,
 }
 
 

@@ -8,13 +8,11 @@ from hypothesis import given
 
 from shorthaul.conv.geometry import forward_task, grad_input_tasks
 from shorthaul.conv.machine import AVX2, AVX512, NEON, SSE, this_machine
+from shorthaul.conv.plans import plan_blocks, plan_gradient, plan_planes
 from shorthaul.conv.problem import ConvProblem
 from shorthaul.conv.schedule import (
     candidate_schedules,
     choose_schedule,
-    plan_blocks,
-    plan_gradient,
-    plan_planes,
     schedule_gradient,
     schedule_task,
 )

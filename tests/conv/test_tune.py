@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from shorthaul.conv import kernels, replace_convs
+from shorthaul.conv import calls, replace_convs
 from shorthaul.conv.layer import Conv2d
 from shorthaul.conv.problem import ConvProblem
 from shorthaul.conv.schedule import (
@@ -27,10 +27,10 @@ SIZES = (1, 1, 9, 11)
 @pytest.fixture(autouse=True)
 def own_memory(tmp_path: Path) -> Iterator[None]:
     """Choices of the user are neither read nor written; kernels come from the usual cache."""
-    kernels.forget_plans()
+    calls.forget_plans()
     with settings.override(cache_directory=tmp_path, autotune="on"):
         yield
-    kernels.forget_plans()
+    calls.forget_plans()
 
 
 def preferring(wanted: str) -> Callable[..., Choice]:
@@ -54,13 +54,11 @@ def test_the_cost_model_comes_first_and_names_differ() -> None:
 def test_what_was_measured_is_used_and_shown() -> None:
     last = candidate_schedules(PROBLEM, SIZES)[-1]
     threads = torch.get_num_threads()
-    assert kernels.find_schedule(PROBLEM, SIZES, threads) == choose_schedule(
-        PROBLEM, SIZES, threads
-    )
+    assert calls.find_schedule(PROBLEM, SIZES, threads) == choose_schedule(PROBLEM, SIZES, threads)
     choice = tune_schedule(PROBLEM, SIZES, measure=preferring(last.describe()), is_quiet=True)
     assert choice.name == last.describe()
     assert remembered_schedule(PROBLEM, SIZES, threads) == last
-    assert kernels.find_schedule(PROBLEM, SIZES, threads) == last
+    assert calls.find_schedule(PROBLEM, SIZES, threads) == last
     assert remembered_schedule(PROBLEM, (2, *SIZES[1:]), threads) is None
 
 
@@ -102,7 +100,7 @@ def test_real_candidates_agree_to_the_bit_and_one_is_remembered() -> None:
     with torch.no_grad():
         tuned = model(image)
         model[0].tune = False
-        kernels.forget_plans()
+        calls.forget_plans()
         with settings.override(cache_directory=settings.cache_directory / "empty"):
-            kernels.forget_plans()
+            calls.forget_plans()
             assert torch.equal(model(image), tuned)

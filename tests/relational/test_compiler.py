@@ -66,3 +66,15 @@ def test_other_orders_run_compiled(layer):
     (made,) = convolve.function.compilations.values()
     changed = {name for (_, a), (name, b) in itertools.pairwise(made.stages) if a != b}
     assert {"bases": "order_bases"}.get(layer, "place_products") in changed
+
+
+def test_equal_programs_for_equal_graphs_are_compiled_once():
+    graph = sample_graph()
+    first, second = (RGCNConv(8, 8, graph.num_relations) for _ in range(2))
+    x = torch.randn(graph.num_nodes, 8)
+    first(x, graph), second(x, graph)
+    shared = {id(each.function.last_call[0]) for each in (first, second)}
+    assert len(shared) == 1
+    wider = RGCNConv(8, 16, graph.num_relations)
+    wider(x, graph)
+    assert id(wider.function.last_call[0]) not in shared

@@ -91,6 +91,16 @@ def batch_grad_weight(
     return result.unflatten(0, (size, -1)), 0
 
 
+def batch_grad_bias(
+    info: Any, in_dims: tuple[int | None, ...], grad_output: Tensor
+) -> tuple[Tensor, int]:
+    """Batching rule of `convolution_grad_bias`."""
+    from shorthaul.conv.operators import convolution_grad_bias
+
+    joined = _into_channels(_front(grad_output, in_dims[0], info.batch_size))
+    return convolution_grad_bias(joined).unflatten(0, (info.batch_size, -1)), 0
+
+
 def _front(tensor: Tensor, dimension: int | None, size: int) -> Tensor:
     """The batch in front; a tensor without one is repeated as a view."""
     if dimension is None:

@@ -14,9 +14,7 @@ import torch
 from rich.table import Table
 
 from shorthaul.conv.geometry import forward_task
-from shorthaul.conv.problem import ConvProblem, Triple
-from shorthaul.conv.schedule import (
-    choose_schedule,
+from shorthaul.conv.plans import (
     plan_blocks,
     plan_groups,
     plan_planes,
@@ -24,6 +22,8 @@ from shorthaul.conv.schedule import (
     plan_sliding,
     plan_winograd,
 )
+from shorthaul.conv.problem import ConvProblem, Triple
+from shorthaul.conv.schedule import choose_schedule
 from shorthaul.units import format_bytes
 
 # What a byte costs, in floating-point operations that could be done meanwhile: packing runs at about

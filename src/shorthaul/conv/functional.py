@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from shorthaul.conv import aten, kernels
+from shorthaul.conv import aten, calls, kernels
 from shorthaul.conv.arguments import (
     Integers,
     Padding,
@@ -242,7 +242,7 @@ class KnownCall(NamedTuple):
     """A call that was checked and planned, and the output it makes, without canonical dimensions."""
 
     problem: ConvProblem
-    call: kernels.Call
+    call: calls.Call
     out_shape: tuple[int, ...]
     out_strides: tuple[int, ...]
 
@@ -290,7 +290,7 @@ def _learn(
         with contextlib.suppress(TypeError):  # lists cannot be remembered
             batch, _, depth, height, width = images.shape
             sizes = (batch, depth, height, width)
-            call = kernels.prepare_forward(problem, sizes, None, kernel_threads())
+            call = calls.prepare_forward(problem, sizes, None, kernel_threads())
             known = KnownCall(problem, call, output.shape, output.stride())
             _known_calls[_call_key(dimensions, input, weight, bias, written)] = known
 
@@ -315,7 +315,7 @@ def _run_known(
     return kernels.run_prepared(known.call, known.problem, input, weight, bias, None, output)
 
 
-kernels.on_forgotten_plans(_known_calls.clear)
+calls.on_forgotten_plans(_known_calls.clear)
 
 
 def _tune(problem: ConvProblem, images: Tensor) -> None:

@@ -86,6 +86,11 @@ class WindowTask:
         )  # fmt: skip
 
     @property
+    def sum_bytes(self) -> int:
+        """Bytes of one value as it is packed and summed."""
+        return 8 if self.dtype.itemsize == 8 else 4
+
+    @property
     def flops(self) -> int:
         """Floating-point operations, two per multiply and add."""
         shape = self.shape

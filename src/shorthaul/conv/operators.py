@@ -1,4 +1,4 @@
-"""The three operators that all convolutions are made of, each the others' gradient.
+"""The operators that all convolutions are made of, each the others' gradient.
 
 A convolution is linear in its input and in its weight, so the gradient of each of forward,
 grad_input and grad_weight is made of the other two, and every derivative of any order exists::
@@ -6,6 +6,7 @@ grad_input and grad_weight is made of the other two, and every derivative of any
     output      = convolution(input, weight)
     grad_input  = convolution_grad_input(grad_output, weight)
     grad_weight = convolution_grad_weight(grad_output, input)
+    grad_bias   = convolution_grad_bias(grad_output)
 
 All take 5-D inputs and outputs (see `ConvProblem`). Only the input and the weight are saved.
 """
@@ -18,15 +19,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from shorthaul.conv import aten
+from shorthaul.conv import aten, kernels
 from shorthaul.conv.backend import choose_backend
 from shorthaul.conv.batching import (
     batch_convolution,
+    batch_grad_bias,
     batch_grad_input,
     batch_grad_weight,
 )
 from shorthaul.conv.problem import ConvProblem, Triple
-from shorthaul.jit import define_operator
+from shorthaul.jit import can_use_kernels, define_operator
 
 _GEOMETRY = (
     "int[] stride, int[] padding, int[] dilation, int groups, str padding_mode, str layout, "
@@ -208,7 +210,7 @@ def _convolution_backward(ctx: Any, gradient: Tensor) -> tuple[Any, ...]:
     if ctx.needs_input_grad[1]:
         grad_weight = convolution_grad_weight(gradient, input, weight.shape[2:], *ctx.geometry)
     if ctx.has_bias and ctx.needs_input_grad[2]:
-        grad_bias = gradient.sum((0, 2, 3, 4))
+        grad_bias = convolution_grad_bias(gradient)
     grad_residual = gradient if ctx.has_residual else None
     return grad_input, grad_weight, grad_bias, *(None,) * 8, grad_residual
 
@@ -294,6 +296,34 @@ def _grad_weight_backward(ctx: Any, gradient: Tensor) -> tuple[Any, ...]:
     return for_grad_output, for_input, *(None,) * 8
 
 
+# --- grad_bias -------------------------------------------------------------------------------
+
+
+def _grad_bias(grad_output: Tensor) -> Tensor:
+    is_generated = (
+        grad_output.device.type == "cpu"
+        and grad_output.dtype in kernels.DTYPES
+        and can_use_kernels("convolution")
+    )
+    if 0 in grad_output.shape or not is_generated:
+        return grad_output.sum((0, 2, 3, 4))
+    if not grad_output.is_contiguous(memory_format=torch.channels_last_3d):
+        grad_output = grad_output.contiguous()
+    return kernels.run_grad_bias(grad_output)
+
+
+def _fake_grad_bias(grad_output: Tensor) -> Tensor:
+    return grad_output.new_empty(grad_output.shape[1])
+
+
+def _save_for_grad_bias(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:  # noqa: ARG001
+    ctx.shape = inputs[0].shape
+
+
+def _grad_bias_backward(ctx: Any, gradient: Tensor) -> Tensor:
+    return gradient.view(-1, 1, 1, 1).expand(ctx.shape)
+
+
 def _sizes(input: Tensor) -> Triple:
     return input.shape[2], input.shape[3], input.shape[4]
 
@@ -332,4 +362,13 @@ convolution_grad_weight = define_operator(
     setup_context=_save_for_grad_weight,
     backward=_grad_weight_backward,
     vmap=batch_grad_weight,
+)
+convolution_grad_bias = define_operator(
+    "convolution_grad_bias(Tensor grad_output) -> Tensor",
+    cpu=_grad_bias,
+    cuda=_grad_bias,
+    fake=_fake_grad_bias,
+    setup_context=_save_for_grad_bias,
+    backward=_grad_bias_backward,
+    vmap=batch_grad_bias,
 )

@@ -17,6 +17,7 @@ from rich.progress import Progress
 
 from shorthaul.conv import kernels
 from shorthaul.conv.aten import memory_format
+from shorthaul.conv.calls import forget_plans
 from shorthaul.conv.problem import ConvProblem
 from shorthaul.conv.schedule import ConvSchedule, Sizes, candidate_schedules, tuning_key
 from shorthaul.jit import Candidate, Choice, autotune
@@ -52,7 +53,7 @@ def tune_schedule(
         bar = progress.add_task(f"tuning {problem.describe()}", total=len(candidates))
         choice = measure(key, candidates, on_progress=lambda _: progress.advance(bar))
     _tuned[key, settings.cache_directory] = choice
-    kernels.forget_plans()
+    forget_plans()
     return choice
 
 

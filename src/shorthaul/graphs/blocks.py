@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from shorthaul.errors import SamplingError
+from shorthaul.graphs.block_sums import Ways, can_sum, reduce_sources
 from shorthaul.graphs.indexes import TargetIndex
 
 REDUCTIONS = ("sum", "mean", "max")
@@ -92,9 +93,15 @@ class Block:
                 f"x must have a row for each of the block's {self.num_sources:,} source nodes, "
                 f"got shape {tuple(x.shape)}."
             )
-        return torch.nn.functional.embedding_bag(
-            self.sources, x, self.pointers, mode=op, include_last_offset=True
-        )
+        if op == "max" or not can_sum(x):
+            return torch.nn.functional.embedding_bag(
+                self.sources, x, self.pointers, mode=op, include_last_offset=True
+            )
+        return reduce_sources(x, self._ways, op)  # type: ignore[arg-type]
+
+    @functools.cached_property
+    def _ways(self) -> Ways:
+        return Ways(self.pointers, self.sources, self.num_sources)
 
     def to(self, device: torch.device | str) -> Block:
         """The same on another device; `relations` and `edges` are looked up there when asked for."""

@@ -20,7 +20,7 @@ from shorthaul.graphs.graph import RelationalGraph
 from shorthaul.graphs.mini_batch import MiniBatch
 from shorthaul.graphs.neighbour_sampler import NeighbourSampler
 from shorthaul.graphs.plain_sampling import mix
-from shorthaul.jit.runtime import kernel_threads
+from shorthaul.jit.runtime import kernel_threads, limited_threads
 from shorthaul.settings import settings
 from shorthaul.storage import BufferPool
 from shorthaul.tensors.table import RowTable
@@ -150,6 +150,10 @@ class MiniBatchLoader:
         # Next to a model that uses all cores, a few threads of our own are enough.
         threads = max(1, kernel_threads() // 4)
 
+        def complete(sample: NeighbourSample) -> MiniBatch:
+            with limited_threads(threads):
+                return self.complete(sample)
+
         def draw(number: int) -> NeighbourSample:
             sample = samples.draw(number, threads)
             if can_look_ahead:
@@ -159,7 +163,7 @@ class MiniBatchLoader:
         pipeline = BatchPipeline(
             len(samples),
             draw,
-            self.complete,
+            complete,
             room_drawn=max(self.prefetch, _WINDOW_BATCHES if can_look_ahead else 1),
             room_batches=self.prefetch,
         )

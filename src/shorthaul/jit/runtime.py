@@ -7,9 +7,12 @@ docs/jit.md has what a second runtime would cost.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 import os
+import threading
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -69,9 +72,31 @@ def _note_fork() -> None:
 os.register_at_fork(after_in_child=_note_fork)
 
 
+_limits = threading.local()
+
+
+@contextlib.contextmanager
+def limited_threads(most: int) -> Iterator[None]:
+    """Kernels called by this Python thread use at most so many threads: work beside other work.
+
+    >>> with limited_threads(1):
+    ...     kernel_threads()
+    1
+    """
+    before = getattr(_limits, "most", None)
+    _limits.most = most
+    try:
+        yield
+    finally:
+        _limits.most = before
+
+
 def kernel_threads() -> int:
     """Threads that a kernel called now should use: PyTorch's count, or one in a forked child."""
     threads = torch.get_num_threads()
+    most = getattr(_limits, "most", None)
+    if most is not None:
+        threads = min(threads, most)
     if threads > 1 and _is_forked_child:
         note_fallback("kernel threads", "one thread", "this process was forked, not spawned")
         return 1

@@ -24,13 +24,15 @@ from shorthaul.errors import NoCompilerError
 from shorthaul.settings import settings
 
 # No -ffast-math: NaN, Inf and signed zeros behave as in PyTorch, and a sum keeps its order.
-# -fno-math-errno only says that nobody reads errno after sqrt. Contraction is spelled out because
-# g++ and clang++ have different defaults for it.
+# -fno-math-errno only says that nobody reads errno after sqrt, -fno-trapping-math that nobody reads
+# the flags of floating-point exceptions: without it g++ makes a branch of a comparison, and no
+# vectors of its loop. Contraction is spelled out because g++ and clang++ have different defaults.
 FLAGS = (
     "-std=c++17",
     "-O3",
     "-march=native",
     "-fno-math-errno",
+    "-fno-trapping-math",
     "-ffp-contract=fast",
     "-fPIC",
     "-shared",

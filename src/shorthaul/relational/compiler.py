@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
@@ -20,6 +20,7 @@ from shorthaul.relational.lowering import Plan, lower
 from shorthaul.relational.passes import PASS_NAMES, run_passes
 from shorthaul.relational.passes.rewriting import GraphSizes
 from shorthaul.relational.recompute import keep_within
+from shorthaul.relational.spaces import Space
 from shorthaul.relational.topology import Topology
 
 if TYPE_CHECKING:  # Triton is optional, and takes a second to import
@@ -92,12 +93,31 @@ def compile_program(
 ) -> Compilation:
     """Compile `program` for graphs of about these sizes; the sizes choose, they do not restrict.
 
-    `budget_bytes` limits what is kept between the forward and the backward pass.
+    `budget_bytes` limits what is kept between the forward and the backward pass. An equal program for
+    an equal graph is compiled once, whichever layer asks: the layers of a model share their kernels.
     """
     unknown = set(without) - set(PASS_NAMES)
     if unknown:
         raise ValueError(f"there is no pass {sorted(unknown)}; there are {', '.join(PASS_NAMES)}")
-    sizes = replace(sizes, trains=bool(gradients))
+    rows = tuple(sizes[space] for space in Space)
+    left_out = tuple(sorted(set(without)))
+    return _compile(
+        program, rows, dtype, index_dtype, tuple(gradients), left_out, backend, budget_bytes
+    )
+
+
+@functools.lru_cache(maxsize=256)
+def _compile(
+    program: Program,
+    rows: tuple[int, ...],
+    dtype: torch.dtype,
+    index_dtype: torch.dtype,
+    gradients: tuple[str, ...],
+    without: tuple[str, ...],
+    backend: str,
+    budget_bytes: int | None,
+) -> Compilation:
+    sizes = GraphSizes(dict(zip(Space, rows, strict=True)), trains=bool(gradients))
     stages = [("as written", program)]
     stages += run_passes(program, sizes, without)
     if gradients:
@@ -109,4 +129,4 @@ def compile_program(
     plan = lower(last, outputs, without)
     if budget_bytes is not None:
         plan = keep_within(plan, sizes, dtype.itemsize, budget_bytes)
-    return Compilation(tuple(stages), plan, dtype, index_dtype, tuple(gradients), backend)
+    return Compilation(tuple(stages), plan, dtype, index_dtype, gradients, backend)

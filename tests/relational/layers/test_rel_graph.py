@@ -42,7 +42,7 @@ def _assert_same(ours, theirs, *inputs):
         torch.testing.assert_close(one, other, msg=lambda m, name=name: f"{name}: {m}")
 
 
-@pytest.mark.parametrize("options", OPTIONS, ids=str)
+@pytest.mark.parametrize("options", OPTIONS, ids=" ".join)
 def test_same_as_dgl(options):
     _assert_same(*_pair(**options), GRAPH, EDGE_TYPE)
 

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from shorthaul.relational.declarations import NodeFeature, Weight
-from shorthaul.relational.language import dot, gelu, linear, softmax
+from shorthaul.relational.language import dot, gelu, linear, sigmoid, softmax
 from shorthaul.relational.layer import layer
 from shorthaul.relational.layers.graph_inputs import glorot
 from shorthaul.relational.layers.typed_inputs import (
@@ -25,22 +25,31 @@ from shorthaul.relational.layers.typed_inputs import (
 @layer
 def hgt(
     g: Any,
-    kqv: NodeFeature("3*heads*dim"),
     k_rel: Weight("relation", "heads", "dim", "dim"),
     v_rel: Weight("relation", "heads", "dim", "dim"),
     p_rel: Weight("relation", "heads", "1"),
+    kqv: NodeFeature("3*heads*dim") = None,
+    x: NodeFeature("width") = None,
+    kqv_weight: Weight("node_type", "width", "3*heads*dim") = None,
+    kqv_bias: Weight("node_type", "3*heads*dim") = None,
+    out_weight: Weight("node_type", "heads*dim", "heads*dim") = None,
+    out_bias: Weight("node_type", "heads*dim") = None,
+    skip: Weight("node_type", 1) = None,
     *,
     heads: int,
     dim: int,
 ) -> Any:
-    """Keys, queries and values per node; attention over all incoming edges, maps per relation."""
+    """Keys, queries and values per node; attention over all incoming edges, maps per relation.
+
+    Types of one width come as `x`, and all maps are taken here; otherwise `kqv` is made before, and
+    the last map follows.
+    """
+    wide = heads * dim
     for n in g.nodes():
-        key, query, value = n.kqv.split(heads * dim, heads * dim, heads * dim)
-        n.key, n.query, n.value = (
-            key.reshape(heads, dim),
-            query.reshape(heads, dim),
-            value.reshape(heads, dim),
-        )
+        made = n.kqv if x is None else linear(n.x, kqv_weight[n.type]) + kqv_bias[n.type]
+        key, query, value = made.split(wide, wide, wide)
+        n.key, n.query = key.reshape(heads, dim), query.reshape(heads, dim)
+        n.value = value.reshape(heads, dim)
     for e in g.edges():
         agreement = dot(linear(e.source.key, k_rel[e.relation]), e.target.query)
         e.alpha = softmax(agreement * p_rel[e.relation] / math.sqrt(dim))
@@ -49,6 +58,11 @@ def hgt(
         for e in n.incoming_edges():
             n.heard += e.alpha * e.message
         n.out = gelu(n.heard.reshape(-1))
+        if out_weight is not None:
+            n.out = linear(n.out, out_weight[n.type]) + out_bias[n.type]
+        if skip is not None:
+            share = sigmoid(skip[n.type])
+            n.out = n.out * share + n.x * (1.0 - share)
     return n.out
 
 
@@ -109,7 +123,13 @@ class HGTConv(nn.Module):
         self.p_rel = nn.ParameterDict(
             {"__".join(each): nn.Parameter(torch.ones(1, heads)) for each in self.edge_types}
         )
-        self.function = hgt.compile({"heads": heads, "dim": dim}, {"heads": heads, "dim": dim})
+        inside = {"x", "kqv_weight", "kqv_bias", "out_weight", "out_bias", "skip"}
+        self.width = widths[self.node_types[0]] if len(set(widths.values())) == 1 else None
+        absent = {"kqv"} if self.width is not None else inside
+        if self.width != out_channels:
+            absent |= {"skip"}
+        sizes = {"heads": heads, "dim": dim, "width": self.width or 0}
+        self.function = hgt.compile(sizes, {"heads": heads, "dim": dim}, absent)
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -131,30 +151,46 @@ class HGTConv(nn.Module):
             x_dict, edge_index_dict, self.metadata, every_relation=True
         )
         chosen = torch.tensor([self.edge_types.index(tuple(each)) for each in graph.relations])
-        kqv = torch.cat([self.kqv_lin.lins[name](x_dict[name]) for name in x_dict])
         priors = torch.stack([self.p_rel["__".join(each)][0] for each in self.edge_types])
         tensors = {
-            "kqv": kqv,
             "k_rel": self._by_relation(self.k_rel.weight)[chosen],
             "v_rel": self._by_relation(self.v_rel.weight)[chosen],
             "p_rel": priors[chosen].unsqueeze(-1),
         }
-        heard: torch.Tensor = self.function(graph, tensors, training=self.training)
+        if self.width is None:
+            made = {name: self.kqv_lin.lins[name](x) for name, x in x_dict.items()}
+            tensors["kqv"] = _join(made)
+        else:
+            tensors |= self._by_type(list(x_dict)) | {"x": _join(x_dict)}
+        found: torch.Tensor = self.function(graph, tensors, training=self.training)
         targets = {each[2] for each in self.edge_types}
-        out, start = {}, 0
-        for name, x in x_dict.items():
-            if name in targets:
-                out[name] = self._finish(name, heard[start : start + x.shape[0]], x)
-            start += x.shape[0]
-        return out
+        parts = dict(
+            zip(x_dict, torch.split(found, [len(x) for x in x_dict.values()]), strict=True)
+        )
+        return {
+            name: self._finish(name, parts[name], x)
+            for name, x in x_dict.items()
+            if name in targets
+        }
+
+    def _by_type(self, names: list[str]) -> dict[str, torch.Tensor]:
+        """The maps of these types, one matrix and one bias for each."""
+        tensors = {}
+        tensors["kqv_weight"], tensors["kqv_bias"] = _stack(self.kqv_lin, names)
+        tensors["out_weight"], tensors["out_bias"] = _stack(self.out_lin, names)
+        if self.width == self.out_channels:
+            tensors["skip"] = torch.stack([self.skip[name] for name in names])
+        return tensors
 
     def _by_relation(self, maps: torch.Tensor) -> torch.Tensor:
         """(relations, heads, dim, dim) of PyG's (heads * relations, dim, dim)."""
         shape = self.heads, len(self.edge_types), *maps.shape[1:]
         return maps.view(shape).transpose(0, 1)
 
-    def _finish(self, name: str, heard: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
-        out: torch.Tensor = self.out_lin.lins[name](heard)
+    def _finish(self, name: str, made: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        if self.width is not None:
+            return made
+        out: torch.Tensor = self.out_lin.lins[name](made)
         if out.shape[-1] != x.shape[-1]:
             return out
         share = self.skip[name].sigmoid()
@@ -168,3 +204,16 @@ class HGTConv(nn.Module):
     def extra_repr(self) -> str:
         """Width and heads."""
         return f"-1, {self.out_channels}, heads={self.heads}"
+
+
+def _join(parts: Mapping[str, torch.Tensor]) -> torch.Tensor:
+    """All types' rows, one type after the other."""
+    rows = list(parts.values())
+    return rows[0] if len(rows) == 1 else torch.cat(rows)
+
+
+def _stack(typed: Any, names: list[str]) -> tuple[torch.Tensor, torch.Tensor]:
+    """Matrices (types, in, out) and biases (types, out) of these types: ours, or PyG's own module."""
+    maps = [typed.lins[name] for name in names]
+    weights, biases = [each.weight.t() for each in maps], [each.bias for each in maps]
+    return torch.stack(weights), torch.stack(biases)

@@ -1,0 +1,328 @@
+"""How the output of one call is cut into blocks: what fits the caches, and the workspace that it takes.
+
+Neither the order of a sum nor its chunks depend on the cut, so results do not depend on it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+from shorthaul.conv.geometry import WindowTask
+from shorthaul.conv.machine import second_level_cache_bytes, this_machine
+from shorthaul.conv.schedule import PLANE_BYTES, SLIDING_BYTES, ConvSchedule
+
+
+@dataclass(frozen=True)
+class BlockPlan:
+    """How the output of one call is cut into tasks for threads."""
+
+    block_rows: int
+    block_columns: int
+    panel_parts: int
+    thread_bytes: int
+
+
+def plan_winograd(task: WindowTask, schedule: ConvSchedule, threads: int) -> BlockPlan:
+    """Cut the output into blocks of rows and tiles whose transformed rows fit the strips."""
+    outputs = int(schedule.method.removeprefix("winograd"))
+    shape, value_bytes = task.shape, task.sum_bytes
+    panel = schedule.vectors * this_machine().lanes(value_bytes)
+    height, tiles = task.out_sizes[1], -(-task.out_sizes[2] // outputs)
+    budget = schedule.strip_bytes or second_level_cache_bytes() // 2
+
+    def tile_bytes(rows: int) -> int:
+        band = rows + shape.kernel[1] - 1
+        transformed = (outputs + 2) * band * shape.in_channels
+        return (transformed + (outputs + 2) * rows * panel) * value_bytes
+
+    # Rows at the edge of a block are transformed again by its neighbour: high blocks first.
+    wanted_rows = min(height, 16)
+    block_tiles = _even_part(tiles, max(1, min(tiles, budget // tile_bytes(wanted_rows))))
+    block_rows = wanted_rows
+    while block_rows > 1 and tile_bytes(block_rows) * block_tiles > budget:
+        block_rows -= 1
+    while block_rows < height and tile_bytes(block_rows + 1) * block_tiles <= budget:
+        block_rows += 1
+    images = task.batch * task.out_sizes[0] * -(-tiles // block_tiles) * shape.groups
+    if threads > 1 and images * -(-height // block_rows) % threads:
+        wanted = -(-4 * threads // images)
+        block_rows = min(block_rows, max(4, -(-height // wanted)))
+    block_rows = _even_part(height, block_rows)
+    blocks = images * -(-height // block_rows)
+    panels = -(-shape.out_channels // panel)
+    parts = min(panels, threads) if blocks < 3 * threads and blocks % threads else 1
+    capacity, line = block_rows * block_tiles, block_tiles * outputs + 2
+    pieces = (
+        capacity * 8,
+        capacity * outputs * 8,
+        line * 4,
+        line * shape.in_channels * value_bytes,
+        (outputs + 2) * capacity * panel * value_bytes,
+        0 if task.channels_last else capacity * outputs * panel * value_bytes,
+        (outputs + 2)
+        * block_tiles
+        * (block_rows + shape.kernel[1] - 1)
+        * shape.in_channels
+        * value_bytes,
+        64,
+    )
+    return BlockPlan(block_rows, block_tiles, parts, sum(-(-each // 64) * 64 for each in pieces))
+
+
+def plan_sliding(task: WindowTask, schedule: ConvSchedule) -> BlockPlan:
+    """Cut contiguous images into blocks of rows that fit the schedule's strips."""
+    shape, value_bytes = task.shape, task.sum_bytes
+    reach = (shape.kernel[2] - 1) * shape.dilation[2] + 1
+    columns = (task.out_sizes[2] - 1) * shape.stride[2] + reach
+    height = task.out_sizes[1]
+    if task.channels_last:
+        return BlockPlan(height, task.out_sizes[2], 1, -(-columns * 8 // 64) * 64)
+    lanes = this_machine().lanes(value_bytes)
+    pitch = -(-task.out_sizes[2] // lanes) + (reach - 1) // shape.stride[2] // lanes + 1
+    row_bytes = shape.stride[2] * pitch * lanes * value_bytes
+
+    def band_bytes(rows: int) -> int:
+        return ((rows - 1) * shape.stride[1] + shape.kernel[1]) * row_bytes
+
+    fitting = [
+        rows
+        for rows in range(8, height + 1)
+        if band_bytes(rows) <= (schedule.strip_bytes or SLIDING_BYTES)
+    ]
+    block_rows = _even_part(height, max(fitting, default=min(8, height)))
+    map_bytes = -(-columns * 8 // 64) * 64
+    return BlockPlan(
+        block_rows, task.out_sizes[2], 1, map_bytes + -(-band_bytes(block_rows) // 64) * 64
+    )
+
+
+def plan_blocks(task: WindowTask, schedule: ConvSchedule, threads: int) -> BlockPlan:
+    """Cut the output into blocks whose windows fit the schedule's strips.
+
+    Neither the order of a sum nor its chunks depend on the cut, so results do not depend on it.
+    """
+    panel = schedule.vectors * this_machine().lanes(task.sum_bytes)
+    block_rows, block_columns = _cut_output(task, schedule, threads)
+    rows, columns = task.batch * task.out_sizes[0] * task.out_sizes[1], task.out_sizes[2]
+    blocks = -(-rows // block_rows) * -(-columns // block_columns) * task.shape.groups
+    # Few blocks would leave threads idle: then several threads share one, by output channels.
+    panels = -(-task.shape.out_channels // panel)
+    parts = min(panels, threads) if blocks < 3 * threads and blocks % threads else 1
+    layout = choose_windows(task, schedule)
+    packed = _window_bytes(task, layout, block_rows, block_columns)
+    return BlockPlan(
+        block_rows,
+        block_columns,
+        parts,
+        _thread_bytes(task, block_rows * block_columns, block_columns, panel)
+        + (0 if layout == "in_place" else packed),
+    )
+
+
+def choose_windows(task: WindowTask, schedule: ConvSchedule) -> str:
+    """Where a schedule reads windows: `strips`, `rows` or `in_place` (see `WindowTask.windows`)."""
+    if schedule.strip_bytes is None:
+        return "strips"
+    # General kernels stay few: only single rows are read in place.
+    is_general = not schedule.is_specialised and task.shape.window_rows > 1
+    return schedule.windows or ("strips" if is_general else task.windows)
+
+
+def _window_bytes(task: WindowTask, layout: str, rows: int, columns: int) -> int:
+    """Bytes under the windows of a block, as they are packed or as they lie in the image."""
+    row_bytes = _columns(task, columns) * task.shape.in_channels * task.sum_bytes
+    if layout == "strips":
+        return rows * task.shape.window_rows * row_bytes
+    # Neighbouring output rows share image rows, unless another image or depth begins in between.
+    reach = (task.shape.kernel[1] - 1) * task.shape.dilation[1] + 1
+    stride, height = task.shape.stride[1], task.out_sizes[1]
+    bands = min(task.batch * task.out_sizes[0], (rows + height - 2) // height + 1)
+    return (rows * stride + bands * max(0, reach - stride)) * task.shape.kernel[0] * row_bytes
+
+
+def plan_groups(task: WindowTask) -> int:
+    """Bytes of one thread's workspace for the grouped kernel: lines, taps and a column map."""
+    columns = (task.out_sizes[2] - 1) * task.shape.stride[2]
+    columns += (task.shape.kernel[2] - 1) * task.shape.dilation[2] + 1
+    values = 2 * task.shape.kernel[0] * task.shape.kernel[1] + columns
+    return -(-values * 8 // 64) * 64
+
+
+def plan_rows(task: WindowTask) -> int:
+    """Bytes of one thread's workspace for the depthwise kernel: row pointers and a column map."""
+    window_rows = task.shape.kernel[0] * task.shape.kernel[1]
+    columns = (task.out_sizes[2] - 1) * task.shape.stride[2]
+    columns += (task.shape.kernel[2] - 1) * task.shape.dilation[2] + 1
+    return -(-window_rows * 8 // 64) * 64 + -(-columns * 4 // 64) * 64
+
+
+def plan_planes(task: WindowTask, schedule: ConvSchedule) -> BlockPlan:
+    """Cut the output into blocks of rows whose packed planes fit the schedule's strips."""
+    value_bytes = task.sum_bytes
+    lanes, line = this_machine().lanes(value_bytes), 64 // value_bytes
+    shape = task.shape
+    reach = (shape.kernel[2] - 1) * shape.dilation[2] + 1
+    phases = min(reach, shape.stride[2])
+
+    def planes_bytes(rows: int, columns: int) -> int:
+        pitch = -(-(-(-columns // lanes) * lanes + (reach - 1) // shape.stride[2]) // lanes) * lanes
+        band = (rows - 1) * shape.stride[1] + (shape.kernel[1] - 1) * shape.dilation[1] + 1
+        plane = (-(-shape.kernel[0] * band * phases * pitch // line) | 1) * line
+        return shape.in_channels * plane * value_bytes
+
+    budget = schedule.strip_bytes or PLANE_BYTES
+    height, width = task.out_sizes[1:]
+
+    def largest_rows(columns: int) -> int:
+        rows = height
+        while rows > 1 and planes_bytes(rows, columns) > budget:
+            rows = -(-rows // 2) if rows > 16 else rows - 1
+        return _even_part(height, rows)
+
+    # Rows and columns at the edges of a block are packed again by its neighbour: of the widths that
+    # fill register tiles, the one that packs the fewest values per output.
+    tile = schedule.vectors * lanes
+    widths = {width} | {tile * count for count in (1, 2, 4, 8, 16, 32) if tile * count < width}
+    fitting = [each for each in widths if planes_bytes(1, each) <= 2 * budget] or [min(widths)]
+    columns = min(
+        sorted(fitting, reverse=True),
+        key=lambda each: planes_bytes(largest_rows(each), each) / (largest_rows(each) * each),
+    )
+    rows = largest_rows(columns)
+    pitch = -(-columns // lanes) * lanes + (reach - 1) // shape.stride[2] + lanes
+    pieces = (
+        shape.kernel[0] * shape.kernel[1] * shape.kernel[2] * 8,
+        phases * pitch * 4,
+        planes_bytes(rows, columns),
+        64,
+    )
+    return BlockPlan(rows, columns, 1, sum(-(-piece // 64) * 64 for piece in pieces))
+
+
+def _cut_output(task: WindowTask, schedule: ConvSchedule, threads: int) -> tuple[int, int]:
+    """Rows and columns of a block."""
+    rows, columns = task.batch * task.out_sizes[0] * task.out_sizes[1], task.out_sizes[2]
+    if schedule.strip_bytes is None:
+        return task.out_sizes[0] * task.out_sizes[1], columns
+    limit = min(4096, _pixels_beside_weights(task, schedule.strip_bytes))
+    layout, budget = choose_windows(task, schedule), schedule.strip_bytes
+
+    def fits(width: int, height: int) -> bool:
+        return _window_bytes(task, layout, height, width) <= budget
+
+    narrowest = min(columns, schedule.rows)
+    widest = _largest(narrowest, min(columns, limit), lambda width: fits(width, 1))
+    # The block of the most pixels; a wide one if it has nearly as many, because narrow ones share less.
+    block_rows, block_columns = 1, narrowest
+    fewest = -(-columns // widest)
+    for parts in range(fewest, fewest + 16):
+        width = _even_part(columns, -(-columns // parts))
+        if width < narrowest:
+            break
+        most = max(1, min(rows, limit // width))
+        height = _even_part(rows, _largest(1, most, partial(fits, width)))
+        if height * width > 1.1 * block_rows * block_columns:
+            block_rows, block_columns = height, width
+            if height * width >= limit / 2:
+                break
+    column_blocks = -(-columns // block_columns)
+    # Some blocks per thread even out the load, as long as a block still fills its tiles.
+    wanted = -(-4 * threads // column_blocks)
+    if threads > 1 and -(-rows // block_rows) < wanted and rows * block_columns >= 64 * wanted:
+        block_rows = -(-rows // wanted)
+    return _even_part(rows, block_rows), block_columns
+
+
+def _largest(low: int, high: int, fits: Callable[[int], bool]) -> int:
+    """The largest number from `low` to `high` that fits, as all below it do; `low` if none does."""
+    while low < high:
+        middle = (low + high + 1) // 2
+        if fits(middle):
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+def _pixels_beside_weights(task: WindowTask, budget: int) -> int:
+    """Pixels of a block whose outputs stay in cache with small weights; large ones want many pixels."""
+    shape, value_bytes = task.shape, task.sum_bytes
+    weight_bytes = shape.in_channels * math.prod(shape.kernel) * shape.out_channels * value_bytes
+    if weight_bytes > budget:
+        return 4096
+    return max(64, budget // (shape.out_channels * value_bytes))
+
+
+def _even_part(total: int, largest: int) -> int:
+    """The size of about equal parts of at most `largest`."""
+    return -(-total // -(-total // largest))
+
+
+def _column_step(task: WindowTask) -> int:
+    kernel, stride, dilation = task.shape.kernel[2], task.shape.stride[2], task.shape.dilation[2]
+    return kernel if kernel < stride and dilation == 1 else stride
+
+
+def _columns(task: WindowTask, outputs: int) -> int:
+    reach = (task.shape.kernel[2] - 1) * task.shape.dilation[2] + 1
+    return (outputs - 1) * _column_step(task) + reach
+
+
+def _thread_bytes(task: WindowTask, pixels: int, block_columns: int, panel: int) -> int:
+    """Workspace of one thread besides its strips, as the kernels carve it; the last line is slack."""
+    value_bytes = task.sum_bytes
+    capacity = pixels + this_machine().lanes(value_bytes)
+    pieces = (
+        capacity * 8, capacity * 8, capacity * panel * value_bytes, _columns(task, block_columns) * 4,
+        math.prod(task.shape.kernel) * 8, 64,
+    )  # fmt: skip
+    return sum(-(-piece // 64) * 64 for piece in pieces)
+
+
+@dataclass(frozen=True)
+class GradientPlan:
+    """How the gradient of the weights is cut into tasks, and the pixels into blocks."""
+
+    block_rows: int
+    block_columns: int
+    panel_parts: int
+    channel_chunk: int
+    thread_bytes: int
+
+
+# Pixels per block of the weight gradient: their windows' lines and the gradients of one panel fit
+# the first-level cache together, and the sums are loaded and stored once for that many FMAs.
+GRADIENT_PIXELS = 144
+
+
+def plan_gradient(task: WindowTask, schedule: ConvSchedule, threads: int) -> GradientPlan:
+    """Cut the weights into parts for threads, and the pixels into blocks."""
+    value_bytes = task.sum_bytes
+    panel = schedule.vectors * this_machine().lanes(value_bytes)
+    rows, columns = task.batch * task.out_sizes[0] * task.out_sizes[1], task.out_sizes[2]
+    block_columns = _even_part(columns, 2 * GRADIENT_PIXELS)
+    block_rows = max(1, min(rows, GRADIENT_PIXELS // block_columns))
+    window_rows = task.shape.kernel[0] * task.shape.kernel[1]
+    channel_bytes = block_rows * _columns(task, block_columns) * window_rows * value_bytes
+    channels = task.shape.in_channels
+    budget = schedule.strip_bytes or second_level_cache_bytes() // 2
+    chunk = min(channels, max(8, budget // channel_bytes // 8 * 8))
+    panels = -(-task.shape.out_channels // panel)
+    parts = 1
+    if threads > 1:
+        chunk = min(chunk, max(min(channels, 8), _even_part(channels, -(-channels // threads))))
+        pieces = -(-channels // chunk) * task.shape.groups
+        parts = min(panels, threads) if pieces % threads and pieces < 4 * threads else 1
+    line = 64 // value_bytes
+    pitch = (-(-window_rows * chunk // line) | 1) * line
+    strips = block_rows * _columns(task, block_columns) * pitch * value_bytes
+    return GradientPlan(
+        block_rows,
+        block_columns,
+        parts,
+        chunk,
+        _thread_bytes(task, block_rows * block_columns, block_columns, panel) + strips,
+    )
