@@ -63,5 +63,5 @@ def test_what_it_is_chosen_for() -> None:
         pytest.skip("the examples are for vectors of eight")
     assert method(PROBLEM) == "grouped"
     assert method(replace(PROBLEM, layout="contiguous")) == "planar"
-    assert method(replace(PROBLEM, groups=4)) == "planar"  # eight channels: as wide as a vector
+    assert method(replace(PROBLEM, groups=4)) == "window"  # eight channels: as wide as a vector
     assert not can_group(forward_task(replace(PROBLEM, out_channels=64), 1, (1, 9, 9)))

@@ -80,10 +80,21 @@ def test_a_planar_block_is_never_larger_than_it_must_be() -> None:
     problem = ConvProblem(64, 3, (1, 3, 3), padding=((0, 0), (1, 1), (1, 1)))
     schedule = choose_schedule(problem, (1, 1, 256, 256), 1)
     assert schedule.method == "planar"
-    plan = plan_planes(forward_task(problem, 1, (1, 256, 256)), schedule)
+    plan = plan_planes(forward_task(problem, 1, (1, 256, 256)), schedule, 1)
     # Several rows per block: with one, every image row would be packed three times.
     assert plan.block_rows >= 4
     assert plan.thread_bytes < 300_000
+
+
+def test_planes_of_one_small_image_are_shared_by_all_threads() -> None:
+    problem = ConvProblem(3, 16, (1, 5, 5))
+    task, schedule = (
+        forward_task(problem, 1, (1, 130, 130)),
+        choose_schedule(problem, (1, 1, 130, 130), 1),
+    )
+    assert schedule.method == "planar"
+    assert plan_planes(task, schedule, 1).block_rows == 126
+    assert 126 / plan_planes(task, schedule, 2).block_rows >= 4
 
 
 @pytest.mark.parametrize("machine", [SSE, AVX2, AVX512, NEON])

@@ -185,7 +185,7 @@ def _prepare(task: WindowTask, taps: Taps | None, schedule: ConvSchedule, thread
 def _prepare_planar(
     task: WindowTask, taps: Taps | None, schedule: ConvSchedule, threads: int
 ) -> Call:
-    plan = plan_planes(task, schedule)
+    plan = plan_planes(task, schedule, threads)
     kernel = PlanarKernel(
         task.dtype,
         task.channels_last,

@@ -166,7 +166,7 @@ def _our_workspace_bytes(problem: ConvProblem, batch: int, sizes: Triple, thread
     if schedule.method == "window":
         return plan_blocks(task, schedule, threads).thread_bytes * threads
     if schedule.method == "planar":
-        return plan_planes(task, schedule).thread_bytes * threads
+        return plan_planes(task, schedule, threads).thread_bytes * threads
     if schedule.method == "sliding":
         return plan_sliding(task, schedule).thread_bytes * threads
     if schedule.method.startswith("winograd"):

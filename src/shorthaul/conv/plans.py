@@ -159,7 +159,7 @@ def plan_rows(task: WindowTask) -> int:
     return -(-window_rows * 8 // 64) * 64 + -(-columns * 4 // 64) * 64
 
 
-def plan_planes(task: WindowTask, schedule: ConvSchedule) -> BlockPlan:
+def plan_planes(task: WindowTask, schedule: ConvSchedule, threads: int) -> BlockPlan:
     """Cut the output into blocks of rows whose packed planes fit the schedule's strips."""
     value_bytes = task.sum_bytes
     lanes, line = this_machine().lanes(value_bytes), 64 // value_bytes
@@ -192,6 +192,11 @@ def plan_planes(task: WindowTask, schedule: ConvSchedule) -> BlockPlan:
         key=lambda each: planes_bytes(largest_rows(each), each) / (largest_rows(each) * each),
     )
     rows = largest_rows(columns)
+    # Some blocks for each thread even out the load, as long as a block is worth its packing.
+    others = task.batch * task.out_sizes[0] * -(-width // columns) * shape.groups
+    wanted = -(-4 * threads // others)
+    if threads > 1 and -(-height // rows) < wanted:
+        rows = _even_part(height, max(min(rows, 4), -(-height // wanted)))
     pitch = -(-columns // lanes) * lanes + (reach - 1) // shape.stride[2] + lanes
     pieces = (
         shape.kernel[0] * shape.kernel[1] * shape.kernel[2] * 8,

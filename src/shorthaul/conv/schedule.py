@@ -134,6 +134,10 @@ def schedule_task(task: WindowTask) -> ConvSchedule:
         return ConvSchedule("sliding", rows, pixels, strip_bytes=SLIDING_BYTES)
     if is_channelwise(task):
         return ConvSchedule("depthwise", *DEPTHWISE_TILE, is_specialised=False, strip_bytes=0)
+    if is_specialised and has_vector_groups(task, lanes):
+        rows, vectors = next(tile for tile in machine.tiles() if tile[1] == 1)
+        strip_bytes = second_level_cache_bytes() * 3 // 8
+        return ConvSchedule("window", rows, vectors, strip_bytes=strip_bytes, windows="rows")
     if prefers_planes(task, lanes):
         rows, vectors = _choose_planar_tile(task)
         return ConvSchedule("planar", rows, vectors, is_specialised=False, strip_bytes=PLANE_BYTES)
@@ -270,23 +274,31 @@ def is_channelwise(task: WindowTask) -> bool:
     )
 
 
+def has_vector_groups(task: WindowTask, lanes: int) -> bool:
+    """Whether the outputs of a group are just one vector where the image has them: channels last.
+
+    Rows are packed once for all windows; planes would be transposed on the way in and out. Measured with 8
+    channels in and out: 2.7 ms where planes took 3.2 and the grouped kernel 4.4 (256 channels, 56x56).
+    """
+    shape = task.shape
+    return task.channels_last and shape.groups > 1 and shape.out_channels == lanes
+
+
 def prefers_planes(task: WindowTask, lanes: int) -> bool:
     """Whether vectors along the width are fuller than vectors of output channels.
 
     Contiguous images of few channels also prefer them: neither their input nor their output is
-    then transposed. That was measured to pay from windows of about a hundred values on, and for one
-    channel always: the output is then most of what moves.
+    then transposed.
     """
     channels, width = task.shape.out_channels, task.out_sizes[2]
     filled_channels = channels / (-(-channels // lanes) * lanes)
     filled_width = width / (-(-width // lanes) * lanes)
     if channels <= lanes:
         return filled_channels < 1.25 * filled_width
-    window_values = task.shape.in_channels * math.prod(task.shape.kernel)
     return (
         not task.channels_last
         and task.shape.in_channels < lanes
-        and (window_values >= 100 or task.shape.in_channels == 1)
+        and math.prod(task.shape.kernel) > 1
         and width >= 4 * lanes
         and filled_width > 0.9
     )
