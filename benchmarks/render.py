@@ -6,7 +6,8 @@ A page holds a table between two markers::
     <!-- end table -->
 
 and `make results` fills it: the newest run of each machine that answered the question `meter`, with
-every row that was measured. `python -m benchmarks.render --check` changes nothing and fails where a
+every row that was measured. `<!-- table: meter-briefly -->` is a line per case: the fastest peer, and
+ours. `python -m benchmarks.render --check` changes nothing and fails where a
 page says something else than its source; the house tests do the same.
 """
 
@@ -66,6 +67,7 @@ PICTURES: dict[str, tuple[str, Callable[[Sequence[Mapping[str, Any]]], str]]] = 
 }
 
 
+BRIEFLY = "-briefly"
 NOT_MEASURED = "*Not measured yet.*"  # a question that has a benchmark and no answer
 
 
@@ -93,9 +95,15 @@ def list_tables(root: Path, directory: Path) -> dict[str, Callable[[], str]]:
     def table_of(question: str) -> Callable[[], str]:
         return lambda: render_question(ledger.read_runs(question, directory))
 
+    def brief_table_of(question: str) -> Callable[[], str]:
+        return lambda: render_briefly(ledger.read_runs(question, directory)[-1])
+
     files = (root / "benchmarks").glob("bench_*.py")
-    asked = {path.stem.removeprefix("bench_"): lambda: NOT_MEASURED for path in files}
-    answered = {question: table_of(question) for question in ledger.list_questions(directory)}
+    names = [path.stem.removeprefix("bench_") for path in files]
+    asked = {name + end: lambda: NOT_MEASURED for name in names for end in ("", BRIEFLY)}
+    questions = ledger.list_questions(directory)
+    answered = {question: table_of(question) for question in questions}
+    answered |= {question + BRIEFLY: brief_table_of(question) for question in questions}
     return (
         asked
         | answered
@@ -171,6 +179,32 @@ def render_run(run: ledger.Run) -> str:
     return f"{_markdown(lines, left=2)}\n\n{_caption(run)}"
 
 
+def render_briefly(run: ledger.Run) -> str:
+    """A run with a line per case and arm of ours: the fastest other arm, ours, and the ratio of medians."""
+    lines = [["case", "fastest other", "", "ours", "", "speed"]]
+    for case in dict.fromkeys(row["case"] for row in run["rows"]):
+        rows = [row for row in run["rows"] if row["case"] == case]
+        others = [row for row in rows if not _is_ours(row)]
+        timed = [row for row in others if row["rounds"]]
+        best = min(timed, key=lambda row: float(row["wall_seconds"]["median"]), default=None)
+        if best is None:
+            told = ["; ".join(f"{row['arm']} {describe_failure(row)}" for row in others) or "-", ""]
+        else:
+            told = [best["arm"], format_seconds(best["wall_seconds"]["median"])]
+        before = None
+        for row in filter(_is_ours, rows):
+            ours = row["wall_seconds"]["median"]
+            speed = "" if best is None else f"{best['wall_seconds']['median'] / ours:.3g}x"
+            first = [case, *told] if before is None else ["", "", ""]
+            lines.append([*first, row["arm"], format_seconds(ours), speed])
+            before = row
+    return f"{_markdown(lines, left=2)}\n\n{_caption(run, 'the ratio of medians, the fastest other to ours')}"
+
+
+def _is_ours(row: Mapping[str, Any]) -> bool:
+    return str(row["arm"]).startswith("shorthaul")
+
+
 def render_questions(directory: Path) -> str:
     """Every question that was asked, and when it was last answered."""
     lines = [["table", "question", "last answer"]]
@@ -216,7 +250,7 @@ def _figure(name: str, value: float | None) -> str:
     return f"{value:,.0f}" if abs(value) >= 100 or value == int(value) else f"{value:.3g}"
 
 
-def _caption(run: ledger.Run) -> str:
+def _caption(run: ledger.Run, speed: str = "against the baseline of the case") -> str:
     machine = run["machine"]
     changed = " with changes" if run["is_changed"] else ""
     most_rounds = max(row["rounds"] for row in run["rows"])
@@ -228,7 +262,7 @@ def _caption(run: ledger.Run) -> str:
         *(f"{name.replace('_', ' ')}: {value}" for name, value in run["conditions"].items()),
         f"{run['date'][:10]}, commit {run['commit'][:8]}{changed}",
     ]
-    return f"*{'; '.join(facts)}. Speed is against the baseline of the case: above 1 is faster.*"
+    return f"*{'; '.join(facts)}. Speed is {speed}: above 1 is faster.*"
 
 
 def _markdown(lines: Sequence[Sequence[str]], left: int) -> str:

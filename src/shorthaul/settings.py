@@ -11,6 +11,7 @@ Python wins over the environment.
 
 from __future__ import annotations
 
+import functools
 import math
 import os
 import tempfile
@@ -20,6 +21,7 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar, overload
 
 from shorthaul.errors import SettingError, UnknownSettingError
+from shorthaul.host_memory import usable_bytes
 from shorthaul.units import parse_bytes
 
 Value = TypeVar("Value")
@@ -106,6 +108,11 @@ def _positive_seconds(text: str) -> float:
     return seconds
 
 
+@functools.cache
+def _most_row_buffer_bytes() -> int:
+    return min(2**30, usable_bytes() // 16)
+
+
 class Settings:
     """The settings of this process; `settings` below is the only instance anyone needs."""
 
@@ -174,10 +181,11 @@ class Settings:
     )
     row_buffer_bytes = Setting(
         "SHORTHAUL_ROW_BUFFERS",
-        lambda: 2**30,
+        _most_row_buffer_bytes,
         parse_bytes,
         "bytes such as '1GiB'",
         "memory that is kept and used again for gathered rows; 0 takes fresh memory each time",
+        shown_default="1 GiB, or less: a sixteenth of what the process may use",
     )
     progress = Setting(
         "SHORTHAUL_PROGRESS",

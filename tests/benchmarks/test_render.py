@@ -12,6 +12,7 @@ from benchmarks.render import (
     fill_page,
     find_stale_pages,
     list_tables,
+    render_briefly,
     render_question,
     render_questions,
     render_run,
@@ -128,6 +129,22 @@ def test_an_arm_without_a_time_says_why() -> None:
         "|  | large | - | - | - | needs 3.0 GiB |",
         "|  | slow | - | - | - | over 100.0 s |",
         "|  | broken | - | - | - | failed |",
+    ]
+
+
+def test_briefly_a_case_is_its_fastest_peer_and_ours() -> None:
+    answer = Answer()
+    answer.rows += [make_row("10 rows", "plain", 0.004), make_row("10 rows", "other", 0.003)]
+    answer.rows += [make_row("10 rows", "shorthaul", 0.001)]
+    answer.rows += [make_row("10 rows", "shorthaul, threads", 0.006)]
+    answer.leave_out("many rows", "plain", "plain", needs_bytes=3 * 2**30)
+    answer.rows += [make_row("many rows", "shorthaul", 0.5)]
+    assert render_briefly(make_run(rows=answer.rows)).splitlines()[:5] == [
+        "| case | fastest other |  | ours |  | speed |",
+        "| --- | --- | ---: | ---: | ---: | ---: |",
+        "| 10 rows | other | 3.0 ms | shorthaul | 1.0 ms | 3x |",
+        "|  |  |  | shorthaul, threads | 6.0 ms | 0.5x |",
+        "| many rows | plain needs 3.0 GiB |  | shorthaul | 500.0 ms |  |",
     ]
 
 

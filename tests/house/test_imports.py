@@ -14,7 +14,7 @@ SOURCE = Path(__file__).parents[2] / "src" / "shorthaul"
 
 # A package may import those of the lines above its own.
 LAYERS = (
-    ("units", "errors", "settings", "fallbacks", "meter", "explain", "module_swap"),
+    ("units", "host_memory", "errors", "settings", "fallbacks", "meter", "explain", "module_swap"),
     ("jit", "storage"),
     ("tensors", "graphs", "datasets"),
     ("relational", "offload", "conv"),
@@ -26,7 +26,7 @@ LAYERS = (
 # On its own line, a package may import only these.
 NEIGHBOURS = {
     "errors": {"units"},
-    "settings": {"errors", "units"},
+    "settings": {"errors", "host_memory", "units"},
     "meter": {"units"},
     "explain": {"errors"},
     "datasets": {"graphs"},  # one of them is a graph

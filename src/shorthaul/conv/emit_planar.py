@@ -89,8 +89,15 @@ _LOOPS = """\
             // Sums that need no more than storing go straight to the output.
             if constexpr (adjacent && Value::is_real && !channels_last) {
               if (is_plain && (vector + vectors) * lanes <= block.columns) {
+                real* to = output + block.output_offset(first_channel, row, vector * lanes, all_channels, sizes);
+                // The next but one tile's lines: every channel's lie in pages of their own.
+                for (int channel = 0; channel < count; ++channel) {
+                  const real* later = to + channel * sizes.out_plane() + 2 * vectors * lanes;
+                  __builtin_prefetch(later, 1);
+                  __builtin_prefetch(later + 64 / sizeof(real), 1);
+                }
                 block.template run_tile<count, vectors, adjacent>(
-                    output + block.output_offset(first_channel, row, vector * lanes, all_channels, sizes), sizes.out_plane(),
+                    to, sizes.out_plane(),
                     block.planes + row * row_step + vector * lanes, row_step,
                     weights + (group * channel_tiles + tile) * shape.window_values() * tile_channels,
                     bias == nullptr ? nullptr : bias + first_channel, shape);

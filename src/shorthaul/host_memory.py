@@ -1,0 +1,41 @@
+"""How much memory this process may use: the machine's, or less where a control group limits it.
+
+>>> usable_bytes() > 2**20
+True
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
+
+_GROUPS = Path("/proc/self/cgroup")
+_MOUNT = Path("/sys/fs/cgroup")
+
+
+def usable_bytes(groups: Path = _GROUPS, mount: Path = _MOUNT) -> int:
+    """The smallest of the machine's memory and the limits of the groups that the process is in."""
+    physical_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return min([physical_bytes, *_read_limits(groups, mount)])
+
+
+def _read_limits(groups: Path, mount: Path) -> Iterator[int]:
+    try:
+        lines = groups.read_text().splitlines()
+    except OSError:
+        return
+    for line in lines:
+        _, _, rest = line.partition(":")
+        controllers, _, path = rest.partition(":")
+        if not controllers:  # version 2: one tree for all
+            root, name = mount, "memory.max"
+        elif "memory" in controllers.split(","):
+            root, name = mount / "memory", "memory.limit_in_bytes"
+        else:
+            continue
+        group = PurePosixPath(path.lstrip("/"))
+        for each in (group, *group.parents):  # a group has what those around it leave
+            with contextlib.suppress(OSError, ValueError):  # "max" is no limit
+                yield int((root / each / name).read_text())
