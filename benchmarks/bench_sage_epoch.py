@@ -28,7 +28,7 @@ from benchmarks.arxiv import load_arxiv
 from benchmarks.measure import not_compared
 from benchmarks.page_cache import make_cold
 from benchmarks.peers import ArmProcess, ProcessArm
-from benchmarks.sage_arms import CGROUP, write_spread_table
+from benchmarks.sage_arms import CGROUP, read_limit, write_spread_table
 
 HERE = Path(__file__).parent
 OURS, PEERS = HERE / "sage_arms.py", HERE / "peer_arms_sage.py"
@@ -137,7 +137,11 @@ def measure(answer: Answer) -> None:
     data = load_arxiv()
     answer.state(
         graph="ogbn-arxiv, 169,343 nodes, 2,332,486 edges (both directions), 90,941 to train on",
-        limit=os.environ.get(CGROUP, "none: SHORTHAUL_BENCH_CGROUP names no cgroup"),
+        limit=(
+            f"{int(read_limit(Path(os.environ[CGROUP]))):,} bytes"
+            if CGROUP in os.environ
+            else "none: SHORTHAUL_BENCH_CGROUP names no cgroup"
+        ),
     )
     compare_epochs(answer, 2 if answer.is_quick else TIMED_BATCHES)
     with tempfile.TemporaryDirectory(dir=HERE.parent) as directory:

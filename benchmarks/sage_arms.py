@@ -178,12 +178,17 @@ def limit_memory(is_limited: bool, table_bytes: int) -> None:
     if not is_limited:
         return
     folder = Path(os.environ[CGROUP])
-    limits = [folder / name for name in ("memory.max", "memory.limit_in_bytes")]
-    limit = next(each.read_text().strip() for each in limits if each.exists())
+    limit = read_limit(folder)
     if limit == "max" or int(limit) >= table_bytes:
         raise ValueError(f"{folder} allows {limit} bytes, but the table has only {table_bytes:,}")
     with open(folder / "cgroup.procs", "w") as processes:
         processes.write(str(os.getpid()))
+
+
+def read_limit(folder: Path) -> str:
+    """The bytes that a cgroup allows, or `max`."""
+    limits = [folder / name for name in ("memory.max", "memory.limit_in_bytes")]
+    return next(each.read_text().strip() for each in limits if each.exists())
 
 
 ARMS = {"memory": make_memory, "disk": make_disk, "memmap": make_memmap}
