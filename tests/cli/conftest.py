@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
+from shorthaul import fallbacks
 from shorthaul.cli.program import program
 from shorthaul.jit import CacheEntry, CppSource, Function, KernelCache, find_toolchain
 from shorthaul.settings import Settings, settings
@@ -15,6 +16,8 @@ from shorthaul.settings import Settings, settings
 def cache_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     for each in Settings.all():
         monkeypatch.delenv(each.environment, raising=False)
+    # What other tests of this process fell back to is not what `doctor` shall find.
+    monkeypatch.setattr(fallbacks, "_taken", {})
     scratch = tmp_path / "scratch"
     scratch.mkdir()
     monkeypatch.setenv("SHORTHAUL_CACHE", str(tmp_path / "cache"))  # for processes started here
