@@ -3,9 +3,9 @@
 A missing compiler, io_uring or GPU never changes results in silence: the first time a part takes
 its second-best way it notes it here, which logs it once, and `shorthaul doctor` lists it.
 
->>> note_fallback("storage engine", "threads", "io_uring is switched off on this machine")
->>> [each.instead for each in taken_fallbacks() if each.what == "storage engine"]
-['threads']
+>>> note_fallback("an example", "another", "the first is not at hand")
+>>> [each.instead for each in taken_fallbacks() if each.what == "an example"]
+['another']
 """
 
 from __future__ import annotations
