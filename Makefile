@@ -7,8 +7,8 @@ PEERS  := .peers
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 ARGS   ?=
-# Processes that run the tests; each uses PyTorch's threads, so two are quicker than one on two cores.
-WORKERS ?= auto
+# Processes that run the tests beside each other; 0: in one, as a test may mind what runs beside it.
+WORKERS ?= 0
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
