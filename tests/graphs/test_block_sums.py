@@ -1,10 +1,14 @@
 """Sums and means over a block's edges, by the kernels of rows."""
 
+from pathlib import Path
+
 import pytest
 import torch
 
+import shorthaul as sh
+from shorthaul.errors import DiskTensorError
 from shorthaul.graphs import Block, NeighbourSampler
-from shorthaul.graphs.block_sums import Ways, can_sum
+from shorthaul.graphs.block_sums import reduce_block, spread_block
 from tests.graphs.sampled_graphs import random_graph
 
 
@@ -14,18 +18,32 @@ def block() -> Block:
     return NeighbourSampler(graph, [4]).sample(range(12)).blocks[0]
 
 
-def test_the_way_back_has_every_edge_once_in_order(block: Block) -> None:
-    ways = Ways(block.pointers, block.sources, block.num_sources)
-    targets = block.edge_index()[1]
-    for source in range(block.num_sources):
-        found = ways.back.ids[ways.back.pointers[source] : ways.back.pointers[source + 1]]
-        assert found.tolist() == targets[block.sources == source].tolist()
+def test_the_operators_keep_pytorchs_rules(block: Block) -> None:
+    for is_mean in (False, True):
+        x = torch.randn(block.num_sources, 3, requires_grad=True)
+        torch.library.opcheck(reduce_block.overload, (x, block.pointers, block.sources, is_mean))
+        gradient = torch.randn(block.num_targets, 3, requires_grad=True)
+        torch.library.opcheck(
+            spread_block.overload,
+            (gradient, block.pointers, block.sources, block.num_sources, is_mean),
+        )
 
 
-def test_only_floating_tensors_on_cpus_are_summed_here() -> None:
-    assert can_sum(torch.ones(2, 2))
-    assert not can_sum(torch.ones(2, 2, dtype=torch.int64))
-    assert not can_sum(torch.ones(2, 2, device="meta"))
+def test_sums_over_a_table_in_memory_and_a_clear_error_over_one_on_disk(
+    block: Block, tmp_path: Path
+) -> None:
+    x = torch.randn(block.num_sources, 3)
+    assert torch.equal(block.reduce(sh.unified(x)), block.reduce(x))
+    sh.save_features(tmp_path / "x.npy", x)
+    with pytest.raises(DiskTensorError, match="Take the rows you need"):
+        block.reduce(sh.open(tmp_path / "x.npy"))
+
+
+def test_whole_numbers_and_other_devices_are_pytorchs(block: Block) -> None:
+    nothing = torch.empty(block.num_sources, 3, device="meta")
+    assert block.to("meta").reduce(nothing).shape == (block.num_targets, 3)
+    with pytest.raises(RuntimeError, match="Float"):
+        block.reduce(torch.ones(block.num_sources, 3, dtype=torch.int64))
 
 
 @pytest.mark.parametrize("op", ["sum", "mean"])
@@ -67,7 +85,19 @@ def test_reductions_are_the_same_for_any_number_of_threads() -> None:
     assert all(map(torch.equal, *found))
 
 
-def test_a_reduction_inside_torch_compile(block: Block) -> None:
-    x = torch.randn(block.num_sources, 3)
-    compiled = torch.compile(lambda each: block.reduce(each, "sum"), backend="eager")
-    torch.testing.assert_close(compiled(x), block.reduce(x, "sum"))
+def test_a_reduction_and_its_gradient_inside_torch_compile(block: Block) -> None:
+    x = torch.randn(block.num_sources, 3, requires_grad=True)
+    compiled = torch.compile(lambda each: block.reduce(each), backend="aot_eager", fullgraph=True)
+    found, expected = compiled(x), block.reduce(x)
+    assert torch.equal(found, expected)
+    weight = torch.randn(found.shape)
+    gradients = (torch.autograd.grad((each * weight).sum(), x) for each in (found, expected))
+    assert all(map(torch.equal, *gradients))
+
+
+def test_a_reduction_inside_torch_func(block: Block) -> None:
+    x = torch.randn(block.num_sources, 3, dtype=torch.float64)
+    found = torch.func.grad(lambda each: block.reduce(each).square().sum())(x)
+    tracked = x.clone().requires_grad_()
+    (expected,) = torch.autograd.grad(block.reduce(tracked).square().sum(), tracked)
+    assert torch.equal(found, expected)

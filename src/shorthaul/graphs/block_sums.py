@@ -1,92 +1,97 @@
-"""Sums over a block's edges, and their gradients, by the kernels that read rows where they lie.
+"""Sums over a block's edges, as two operators of which each is the other's gradient.
 
 Forward, each target adds up its sources; backward, each source adds up its targets: the same kernel
 on the index turned round. Nothing is as large as the edges, and nothing is filled with zeros first::
 
-    reduced[t] = sum of x[sources[e]]          over the edges of t
-    gradient[s] = sum of arrived[target of e]  over the edges that s begins
+    reduce_block(x)[t]        = sum of x[sources[e]]            over the edges of t
+    spread_block(gradient)[s] = sum of gradient[target of e]    over the edges that s begins
 
->>> ways = Ways(torch.tensor([0, 2, 3]), torch.tensor([2, 1, 2]), num_sources=3)
->>> ways.back.pointers.tolist(), ways.back.ids.tolist()  # source 1 reaches target 0, source 2 both
-([0, 0, 1, 3], [0, 0, 1])
+With `is_mean`, the edges of `t` count `1 / degree(t)` each, both ways.
+
+>>> pointers, sources = torch.tensor([0, 2, 3]), torch.tensor([2, 1, 2])
+>>> reduce_block(torch.tensor([[1.0], [2.0], [4.0]]), pointers, sources, False).tolist()
+[[6.0], [4.0]]
+>>> spread_block(torch.tensor([[1.0], [10.0]]), pointers, sources, 3, False).tolist()
+[[0.0], [1.0], [11.0]]
 """
 
 from __future__ import annotations
 
-import functools
-from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any
 
 import torch
+from torch import Tensor
 
 from shorthaul.graphs.edge_tensors import choose_builder
+from shorthaul.jit import define_operator
 from shorthaul.tensors import host_kernels
-from shorthaul.tensors.plain_rows import Reduction
-from shorthaul.tensors.stored_rows import FLOATING, StoredRows
+from shorthaul.tensors.stored_rows import StoredRows
 
 
-class Segments(NamedTuple):
-    """Row `s` of a result adds up the rows `ids[pointers[s]:pointers[s + 1]]`."""
-
-    pointers: torch.Tensor
-    ids: torch.Tensor
+def _reduce(x: Tensor, pointers: Tensor, sources: Tensor, is_mean: bool) -> Tensor:
+    rows = StoredRows(x.detach().contiguous(), x.dtype)
+    return host_kernels.gather_reduce(rows, pointers, sources, "mean" if is_mean else "sum")
 
 
-@dataclass(frozen=True, eq=False)
-class Ways:
-    """A block's edges from both ends; the way back is found when a gradient first takes it."""
-
-    pointers: torch.Tensor
-    sources: torch.Tensor
-    num_sources: int
-
-    @property
-    def there(self) -> Segments:
-        """The sources of each target."""
-        return Segments(self.pointers, self.sources)
-
-    @functools.cached_property
-    def back(self) -> Segments:
-        """The targets of each source, in order."""
-        counts = self.pointers.diff()
-        rows = torch.arange(len(counts), dtype=self.sources.dtype)
-        targets = torch.repeat_interleave(rows, counts, output_size=len(self.sources))
-        found = choose_builder().sort_relations(
-            self.sources, self.sources, targets, self.num_sources
-        )
-        return Segments(found.pointers, found.targets)
+def _fake_reduce(x: Tensor, pointers: Tensor, sources: Tensor, is_mean: bool) -> Tensor:  # noqa: ARG001
+    return x.new_empty((pointers.shape[0] - 1, x.shape[1]))
 
 
-def can_sum(x: torch.Tensor) -> bool:
-    """Whether `reduce_sources` takes `x`: torch.compile and torch.func know PyTorch's operators only."""
-    return (
-        x.device.type == "cpu"
-        and x.dtype in FLOATING
-        and not torch.compiler.is_compiling()
-        and not torch._C._are_functorch_transforms_active()
-    )
+def _save_for_reduce(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:  # noqa: ARG001
+    x, pointers, sources, ctx.is_mean = inputs
+    ctx.num_sources = x.shape[0]
+    ctx.save_for_backward(pointers, sources)
 
 
-def reduce_sources(x: torch.Tensor, ways: Ways, op: Literal["sum", "mean"]) -> torch.Tensor:
-    """The sum or mean over each target's sources; differentiable as often as one likes."""
-    made: torch.Tensor = _Reduce.apply(x, ways, op, False)  # type: ignore[no-untyped-call]
-    return made
+def _reduce_backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None, None]:
+    pointers, sources = ctx.saved_tensors
+    return spread_block(gradient, pointers, sources, ctx.num_sources, ctx.is_mean), None, None, None
 
 
-class _Reduce(torch.autograd.Function):
-    @staticmethod
-    def forward(
-        ctx: Any, x: torch.Tensor, ways: Ways, op: Reduction, is_back: bool
-    ) -> torch.Tensor:
-        ctx.ways, ctx.op, ctx.is_back = ways, op, is_back
-        along = ways.back if is_back else ways.there
-        rows = StoredRows(x.detach().contiguous(), x.dtype)
-        return host_kernels.gather_reduce(rows, along.pointers, along.ids, op)
+def _spread(
+    gradient: Tensor, pointers: Tensor, sources: Tensor, num_sources: int, is_mean: bool
+) -> Tensor:
+    degrees = pointers.diff()
+    targets = torch.arange(len(degrees), dtype=sources.dtype)
+    targets = torch.repeat_interleave(targets, degrees, output_size=len(sources))
+    turned = choose_builder().sort_relations(sources, sources, targets, num_sources)
+    if is_mean:
+        gradient = gradient / degrees.clamp(min=1).to(gradient.dtype)[:, None]
+    return _reduce(gradient, turned.pointers, turned.targets, is_mean=False)
 
-    @staticmethod
-    def backward(ctx: Any, *arrived: torch.Tensor) -> tuple[torch.Tensor, None, None, None]:
-        (gradient,) = arrived
-        if ctx.op == "mean":
-            counts = ctx.ways.pointers.diff().clamp(min=1)
-            gradient = gradient / counts.to(gradient.dtype)[:, None]
-        return _Reduce.apply(gradient, ctx.ways, "sum", not ctx.is_back), None, None, None  # type: ignore[no-untyped-call]
+
+def _fake_spread(
+    gradient: Tensor,
+    pointers: Tensor,  # noqa: ARG001
+    sources: Tensor,  # noqa: ARG001
+    num_sources: int,
+    is_mean: bool,  # noqa: ARG001
+) -> Tensor:
+    return gradient.new_empty((num_sources, gradient.shape[1]))
+
+
+def _save_for_spread(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:  # noqa: ARG001
+    _, pointers, sources, _, ctx.is_mean = inputs
+    ctx.save_for_backward(pointers, sources)
+
+
+def _spread_backward(ctx: Any, arrived: Tensor) -> tuple[Tensor, None, None, None, None]:
+    pointers, sources = ctx.saved_tensors
+    return reduce_block(arrived, pointers, sources, ctx.is_mean), None, None, None, None
+
+
+reduce_block = define_operator(
+    "reduce_block(Tensor x, Tensor pointers, Tensor sources, bool is_mean) -> Tensor",
+    cpu=_reduce,
+    fake=_fake_reduce,
+    setup_context=_save_for_reduce,
+    backward=_reduce_backward,
+)
+spread_block = define_operator(
+    "spread_block(Tensor gradient, Tensor pointers, Tensor sources, SymInt num_sources, bool is_mean) "
+    "-> Tensor",
+    cpu=_spread,
+    fake=_fake_spread,
+    setup_context=_save_for_spread,
+    backward=_spread_backward,
+)

@@ -14,8 +14,9 @@ from dataclasses import dataclass, replace
 import torch
 
 from shorthaul.errors import SamplingError
-from shorthaul.graphs.block_sums import Ways, can_sum, reduce_sources
+from shorthaul.graphs.block_sums import reduce_block
 from shorthaul.graphs.indexes import TargetIndex
+from shorthaul.tensors.stored_rows import FLOATING
 
 REDUCTIONS = ("sum", "mean", "max")
 
@@ -93,15 +94,12 @@ class Block:
                 f"x must have a row for each of the block's {self.num_sources:,} source nodes, "
                 f"got shape {tuple(x.shape)}."
             )
-        if op == "max" or not can_sum(x):
-            return torch.nn.functional.embedding_bag(
-                self.sources, x, self.pointers, mode=op, include_last_offset=True
-            )
-        return reduce_sources(x, self._ways, op)  # type: ignore[arg-type]
-
-    @functools.cached_property
-    def _ways(self) -> Ways:
-        return Ways(self.pointers, self.sources, self.num_sources)
+        if op != "max" and x.device.type == "cpu" and x.dtype in FLOATING:
+            reduced: torch.Tensor = reduce_block(x, self.pointers, self.sources, op == "mean")
+            return reduced
+        return torch.nn.functional.embedding_bag(
+            self.sources, x, self.pointers, mode=op, include_last_offset=True
+        )
 
     def to(self, device: torch.device | str) -> Block:
         """The same on another device; `relations` and `edges` are looked up there when asked for."""
