@@ -26,6 +26,9 @@ from shorthaul.jit.source import (
 # What fits the C type; ctypes itself would cut off the rest without a word.
 _RANGES = {"int64": "-(2**63) <= {} < 2**63", "address": "0 <= {} < 2**64"}
 
+# The address of a tensor that is there, but has neither values nor memory.
+_NOWHERE = 64
+
 
 def emit_caller(function: Function) -> str:
     """Python text of `caller`: one condition over all contracts, then the call.
@@ -129,7 +132,9 @@ def refuse(
 def _tensor_bindings(tensor: TensorArgument, bound: set[str]) -> list[str]:
     name = tensor.name
     absent = f"None if {name} is None else " if tensor.is_optional else ""
-    lines = [f"_{name}_pointer = {absent}{name}.data_ptr()"]
+    # A tensor without values may have no address; a kernel must not take it for an absent one.
+    nowhere = f" or ({name}.numel() == 0 and {_NOWHERE})" if tensor.is_optional else ""
+    lines = [f"_{name}_pointer = {absent}{name}.data_ptr(){nowhere}"]
     if tensor.shape is not None:
         lines.append(f"_{name}_shape = {absent}{name}.shape")
     if not tensor.is_optional:
