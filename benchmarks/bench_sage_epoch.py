@@ -7,8 +7,8 @@ learnt from, as the mean of two epochs. In each epoch all libraries start with t
 in the same order; what differs is the neighbours that they draw. (With another start and order each, one library's
 accuracy varied by 1.5 points from seed to seed, more than libraries differ.) Then the preparation alone, sampling and gathering, where CPU seconds count. Then training with
 features in a file of 1.4 GB, 16 times what the nodes have, of which a cache keeps 64 MiB, beside numpy's
-memory map: with the page cache cold and, where SHORTHAUL_BENCH_CGROUP names a memory cgroup that holds less
-than the table, under that limit.
+memory map: with the page cache cold and, where SHORTHAUL_BENCH_CGROUP names a folder with a memory cgroup
+for each of the two (`sage_arms.py`) that holds less than the table, under that limit.
 
 CPU seconds are those of the arm's own process: what workers use is not in them, so preparation is
 compared without workers. A full run takes about seven minutes.
@@ -138,7 +138,7 @@ def measure(answer: Answer) -> None:
     answer.state(
         graph="ogbn-arxiv, 169,343 nodes, 2,332,486 edges (both directions), 90,941 to train on",
         limit=(
-            f"{int(read_limit(Path(os.environ[CGROUP]))):,} bytes"
+            f"{read_limit('disk')} bytes for shorthaul, {read_limit('memmap')} for the memory map"
             if CGROUP in os.environ
             else "none: SHORTHAUL_BENCH_CGROUP names no cgroup"
         ),

@@ -94,6 +94,12 @@ def choose_latest(runs: Iterable[Run]) -> list[Run]:
     return list(latest.values())
 
 
+def find_fastest(rows: Iterable[Mapping[str, Any]]) -> Mapping[str, Any] | None:
+    """The row with the smallest median among those that were timed."""
+    timed = (row for row in rows if row["rounds"])
+    return min(timed, key=lambda row: float(row["wall_seconds"]["median"]), default=None)
+
+
 def verify_run(run: object, where: str) -> None:
     """Raise `LedgerError` that says what is wrong with `run`, unless nothing is."""
     fields = _verify_fields(run, _RUN, where)

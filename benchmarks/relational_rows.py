@@ -9,6 +9,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from benchmarks.ledger import find_fastest
+
 OURS = "shorthaul"
 KINDS = ("inference", "training")
 MEAN = "geometric mean of"
@@ -57,12 +59,11 @@ def find_best_peers(
     cells = [row["case"] for row in rows if not is_summary(row)]
     cases = dict.fromkeys(case for case in cells if case.endswith(f", {kind}"))
     for case in cases:
-        own = [row for row in rows if row["case"] == case and row["rounds"]]
-        ours = [row for row in own if row["arm"] == OURS]
-        others = [row for row in own if row["arm"] != OURS]
-        if ours and others:
-            best = min(others, key=lambda row: float(row["wall_seconds"]["median"]))
-            found[case] = best, ours[0]
+        own = [row for row in rows if row["case"] == case]
+        best = find_fastest(row for row in own if row["arm"] != OURS)
+        ours = find_fastest(row for row in own if row["arm"] == OURS)
+        if best and ours:
+            found[case] = best, ours
     return found
 
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 import argparse
 import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -96,7 +96,7 @@ def list_tables(root: Path, directory: Path) -> dict[str, Callable[[], str]]:
         return lambda: render_question(ledger.read_runs(question, directory))
 
     def brief_table_of(question: str) -> Callable[[], str]:
-        return lambda: render_briefly(ledger.read_runs(question, directory)[-1])
+        return lambda: render_question(ledger.read_runs(question, directory), render_briefly)
 
     files = (root / "benchmarks").glob("bench_*.py")
     names = [path.stem.removeprefix("bench_") for path in files]
@@ -151,9 +151,11 @@ def find_stale_pictures(root: Path, directory: Path) -> dict[Path, str]:
     }
 
 
-def render_question(runs: Sequence[ledger.Run]) -> str:
-    """The newest run of each machine."""
-    return "\n\n".join(render_run(run) for run in ledger.choose_latest(runs))
+def render_question(
+    runs: Iterable[ledger.Run], render: Callable[[ledger.Run], str] | None = None
+) -> str:
+    """The newest run of each machine: every row, or as `render` shows it."""
+    return "\n\n".join(map(render or render_run, ledger.choose_latest(runs)))
 
 
 def render_run(run: ledger.Run) -> str:
@@ -185,19 +187,16 @@ def render_briefly(run: ledger.Run) -> str:
     for case in dict.fromkeys(row["case"] for row in run["rows"]):
         rows = [row for row in run["rows"] if row["case"] == case]
         others = [row for row in rows if not _is_ours(row)]
-        timed = [row for row in others if row["rounds"]]
-        best = min(timed, key=lambda row: float(row["wall_seconds"]["median"]), default=None)
+        best = ledger.find_fastest(others)
         if best is None:
             told = ["; ".join(f"{row['arm']} {describe_failure(row)}" for row in others) or "-", ""]
         else:
             told = [best["arm"], format_seconds(best["wall_seconds"]["median"])]
-        before = None
-        for row in filter(_is_ours, rows):
+        for number, row in enumerate(filter(_is_ours, rows)):
             ours = row["wall_seconds"]["median"]
             speed = "" if best is None else f"{best['wall_seconds']['median'] / ours:.3g}x"
-            first = [case, *told] if before is None else ["", "", ""]
+            first = ["", "", ""] if number else [case, *told]
             lines.append([*first, row["arm"], format_seconds(ours), speed])
-            before = row
     return f"{_markdown(lines, left=2)}\n\n{_caption(run, 'the ratio of medians, the fastest other to ours')}"
 
 

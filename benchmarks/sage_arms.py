@@ -4,8 +4,9 @@ An epoch trains a fresh model on every training node once, so that each batch is
 model has not learnt from: the accuracy on the last third of them is what arms are compared by.
 
 The table on disk is larger than memory shall be: every node of the graph gets one of `SPREAD` times as
-many rows, at random, and the file has all of them. A limit is a cgroup that somebody made, named by
-SHORTHAUL_BENCH_CGROUP; the process joins it before it opens anything.
+many rows, at random, and the file has all of them. A limit is a cgroup that somebody made: in the folder
+that SHORTHAUL_BENCH_CGROUP names, `disk` and `memmap` for the arms of that name, so that neither takes
+memory from the other. A process joins its own before it opens anything.
 """
 
 from __future__ import annotations
@@ -107,7 +108,8 @@ def make_disk(
     count: int, threads: int, path: str, cache: str, is_limited: bool
 ) -> Callable[[], Any]:
     """An epoch of `count` batches, features in the file at `path` with a cache of that size."""
-    limit_memory(is_limited, Path(path).stat().st_size)
+    if is_limited:
+        limit_memory("disk", Path(path).stat().st_size)
     torch.set_num_threads(threads)
     data, rows = load_arxiv(), spread_rows()
     table = open_table(path, cache="belady", cache_bytes=cache)
@@ -127,7 +129,8 @@ def make_disk(
 
 def make_memmap(count: int, threads: int, path: str, is_limited: bool) -> Callable[[], Any]:
     """The same with numpy's memory map, advised that it is read at random."""
-    limit_memory(is_limited, Path(path).stat().st_size)
+    if is_limited:
+        limit_memory("memmap", Path(path).stat().st_size)
     torch.set_num_threads(threads)
     data, rows = load_arxiv(), spread_rows()
     graph = make_graph(data, rows)
@@ -173,20 +176,18 @@ def write_spread_table(path: Path, features: torch.Tensor) -> None:
     table.flush()
 
 
-def limit_memory(is_limited: bool, table_bytes: int) -> None:
-    """Join the cgroup that was named, and see that it holds less than the table."""
-    if not is_limited:
-        return
-    folder = Path(os.environ[CGROUP])
-    limit = read_limit(folder)
+def limit_memory(arm: str, table_bytes: int) -> None:
+    """Join the cgroup of the arm, and see that it holds less than the table."""
+    limit = read_limit(arm)
     if limit == "max" or int(limit) >= table_bytes:
-        raise ValueError(f"{folder} allows {limit} bytes, but the table has only {table_bytes:,}")
-    with open(folder / "cgroup.procs", "w") as processes:
+        raise ValueError(f"`{arm}` may use {limit} bytes, but the table has only {table_bytes:,}")
+    with open(Path(os.environ[CGROUP]) / arm / "cgroup.procs", "w") as processes:
         processes.write(str(os.getpid()))
 
 
-def read_limit(folder: Path) -> str:
-    """The bytes that a cgroup allows, or `max`."""
+def read_limit(arm: str) -> str:
+    """The bytes that the cgroup of the arm allows, or `max`."""
+    folder = Path(os.environ[CGROUP]) / arm
     limits = [folder / name for name in ("memory.max", "memory.limit_in_bytes")]
     return next(each.read_text().strip() for each in limits if each.exists())
 

@@ -54,6 +54,8 @@ def test_each_machine_has_its_newest_table() -> None:
     old = make_run(date="2024-01-01")
     new = make_run(date="2025-01-01")
     other = make_run(machine=make_run()["machine"] | {"cpu": "Abacus 10"})
+    brief = render_question([old, other, new], render_briefly)
+    assert brief == f"{render_briefly(new)}\n\n{render_briefly(other)}"
     text = render_question([old, other, new])
     assert text == f"{render_run(new)}\n\n{render_run(other)}"
 

@@ -14,15 +14,17 @@ def test_a_limit_is_joined_when_it_is_below_the_table(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     monkeypatch.setenv(sage_arms.CGROUP, str(tmp_path))
-    (tmp_path / name).write_text("1000\n")
-    sage_arms.limit_memory(True, 1001)
-    assert (tmp_path / "cgroup.procs").read_text() == str(os.getpid())
-    with pytest.raises(ValueError, match="allows 1000 bytes, but the table has only 1,000"):
-        sage_arms.limit_memory(True, 1000)
-    (tmp_path / name).write_text("max\n")
+    own = tmp_path / "disk"
+    own.mkdir()
+    (own / name).write_text("1000\n")
+    sage_arms.limit_memory("disk", 1001)
+    assert (own / "cgroup.procs").read_text() == str(os.getpid())
+    with pytest.raises(ValueError, match="may use 1000 bytes, but the table has only 1,000"):
+        sage_arms.limit_memory("disk", 1000)
+    (own / name).write_text("max\n")
     if name == "memory.max":
-        with pytest.raises(ValueError, match="allows max bytes"):
-            sage_arms.limit_memory(True, 1000)
+        with pytest.raises(ValueError, match="may use max bytes"):
+            sage_arms.limit_memory("disk", 1000)
 
 
 def test_the_larger_table_has_every_row_where_it_should_be(
