@@ -4,6 +4,8 @@ import copy
 import gc
 import io
 import pickle
+import subprocess
+import sys
 import threading
 import time
 
@@ -177,6 +179,28 @@ def test_an_exported_model_holds_its_graph_and_outlives_its_layers(strict):
     written.seek(0)
     again = torch.export.load(written).module()
     torch.testing.assert_close(again(x), expected)
+
+
+RUN_EXPORTED = """
+import sys, torch, shorthaul.relational
+folder, is_made = sys.argv[1], sys.argv[2] == "made"
+if is_made:
+    layers = shorthaul.relational.RGCNConv(5, 4, 3), shorthaul.relational.RGATConv(4, 2, 3)
+x, expected = torch.load(f"{folder}/values.pt")
+torch.testing.assert_close(torch.export.load(f"{folder}/model.pt2").module()(x), expected)
+"""
+
+
+def test_an_exported_model_runs_in_another_process_that_makes_its_layers(tmp_path):
+    x, graph = _graph(9, 30)
+    model = _TwoLayers(graph).eval()
+    torch.save((x, model(x).detach()), tmp_path / "values.pt")
+    torch.export.save(torch.export.export(model, (x,)), tmp_path / "model.pt2")
+    command = [sys.executable, "-c", RUN_EXPORTED, str(tmp_path)]
+    subprocess.run([*command, "made"], check=True)
+    without = subprocess.run([*command, "not made"], capture_output=True, text=True, check=False)
+    assert without.returncode != 0
+    assert "make the same layer" in without.stderr
 
 
 def test_export_with_edges_as_inputs_of_any_size():

@@ -6,8 +6,9 @@ A plan holds no tensor of the user's. It is kept, because to plan takes longer t
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 
@@ -26,6 +27,8 @@ from shorthaul.conv.emit_winograd import WinogradKernel, emit_winograd_kernel
 from shorthaul.conv.geometry import Taps, WindowTask, forward_task, grad_input_tasks
 from shorthaul.conv.machine import this_machine
 from shorthaul.conv.plans import (
+    BlockPlan,
+    GradientPlan,
     choose_windows,
     plan_blocks,
     plan_gradient,
@@ -45,7 +48,7 @@ from shorthaul.conv.schedule import (
     schedule_gradient,
     schedule_task,
 )
-from shorthaul.jit import KernelFunction, load_kernel
+from shorthaul.jit import CppSource, KernelFunction, load_kernel
 
 _NO_NUMBERS = torch.empty(0, dtype=torch.int64)
 
@@ -81,6 +84,42 @@ class Call:
 def _as_array(*numbers: int) -> torch.Tensor:
     """A call's numbers as its kernel takes them."""
     return torch.tensor(numbers, dtype=torch.int64, device="cpu")
+
+
+def _block_numbers(
+    plan: BlockPlan | GradientPlan, chunk: int, task: WindowTask, schedule: ConvSchedule
+) -> torch.Tensor:
+    """Those of a kernel that goes through blocks of windows; a specialised one knows its shape."""
+    return _as_array(
+        plan.thread_bytes,
+        plan.block_rows,
+        plan.block_columns,
+        plan.panel_parts,
+        chunk,
+        *task.size_values(),
+        *(() if schedule.is_specialised else task.shape.values()),
+    )
+
+
+def _window_kernel(task: WindowTask, schedule: ConvSchedule) -> WindowKernel:
+    return WindowKernel(
+        task.dtype,
+        task.channels_last,
+        task.activation,
+        this_machine(),
+        schedule.rows,
+        schedule.vectors,
+        task.shape if schedule.is_specialised else None,
+    )
+
+
+@functools.cache
+def _load(
+    emit: Callable[[Any], CppSource], kernel: Hashable, name: str = "convolve"
+) -> KernelFunction:
+    """The function of a kernel; remembered, because to emit its source again takes longer than to run it."""
+    function: KernelFunction = getattr(load_kernel(emit(kernel)), name)
+    return function
 
 
 def _compute_nothing(*_: object) -> None:
@@ -149,31 +188,17 @@ def _prepare(task: WindowTask, taps: Taps | None, schedule: ConvSchedule, thread
         return _prepare_grouped(task, schedule, threads)
     if schedule.method.startswith("winograd"):
         return _prepare_winograd(task, schedule, threads)
-    kernel = WindowKernel(
-        task.dtype,
-        task.channels_last,
-        task.activation,
-        this_machine(),
-        schedule.rows,
-        schedule.vectors,
-        task.shape if schedule.is_specialised else None,
-        choose_windows(task, schedule),
-        schedule.has_prefetch,
+    kernel = replace(
+        _window_kernel(task, schedule),
+        windows=choose_windows(task, schedule),
+        has_prefetch=schedule.has_prefetch,
     )
     plan = plan_blocks(task, schedule, threads)
-    numbers = _as_array(
-        plan.thread_bytes,
-        plan.block_rows,
-        plan.block_columns,
-        plan.panel_parts,
-        schedule.depth_chunk,
-        *task.size_values(),
-        *(() if schedule.is_specialised else task.shape.values()),
-    )
+    numbers = _block_numbers(plan, schedule.depth_chunk, task, schedule)
     return Call(
         task,
         taps,
-        _window_function(kernel),
+        _load(emit_window_kernel, kernel),
         numbers,
         (taps, kernel.panel, kernel.lanes, task.shape),
         kernel.panel,
@@ -204,7 +229,7 @@ def _prepare_planar(
     return Call(
         task,
         taps,
-        _planar_function(kernel),
+        _load(emit_planar_kernel, kernel),
         numbers,
         (taps, schedule.rows, 1, task.shape),
         schedule.rows,
@@ -225,7 +250,7 @@ def _prepare_depthwise(
     return Call(
         task,
         taps,
-        _depthwise_function(kernel),
+        _load(emit_depthwise_kernel, kernel),
         _as_array(thread_bytes, *task.size_values(), *task.shape.values()),
         (taps, "depthwise", task.shape),
         channels,
@@ -255,7 +280,7 @@ def _prepare_sliding(
     channels = -(-shape.groups // lanes) * lanes
     order = (taps, "depthwise", shape) if task.channels_last else (taps, 1, 1, shape)
     panel, width = (channels, lanes) if task.channels_last else (1, 1)
-    run = _sliding_function(kernel)
+    run = _load(emit_sliding_kernel, kernel)
     return Call(task, taps, run, numbers, order, panel, width, plan.thread_bytes * threads)
 
 
@@ -267,7 +292,7 @@ def _prepare_grouped(task: WindowTask, schedule: ConvSchedule, threads: int) -> 
     return Call(
         task,
         None,
-        _grouped_function(kernel),
+        _load(emit_grouped_kernel, kernel),
         _as_array(thread_bytes, *task.size_values()),
         ("grouped", lanes, task.shape),
         lanes,
@@ -278,33 +303,17 @@ def _prepare_grouped(task: WindowTask, schedule: ConvSchedule, threads: int) -> 
 
 def _prepare_winograd(task: WindowTask, schedule: ConvSchedule, threads: int) -> Call:
     outputs = int(schedule.method.removeprefix("winograd"))
-    window = WindowKernel(
-        task.dtype,
-        task.channels_last,
-        task.activation,
-        this_machine(),
-        schedule.rows,
-        schedule.vectors,
-        task.shape if schedule.is_specialised else None,
-    )
+    kernel = _window_kernel(task, schedule)
     plan = plan_winograd(task, schedule, threads)
-    numbers = _as_array(
-        plan.thread_bytes,
-        plan.block_rows,
-        plan.block_columns,
-        plan.panel_parts,
-        schedule.depth_chunk,
-        *task.size_values(),
-        *(() if schedule.is_specialised else task.shape.values()),
-    )
+    numbers = _block_numbers(plan, schedule.depth_chunk, task, schedule)
     return Call(
         task,
         None,
-        _winograd_function(WinogradKernel(window, outputs)),
+        _load(emit_winograd_kernel, WinogradKernel(kernel, outputs)),
         numbers,
-        ("winograd", outputs, window.panel, window.lanes, task.shape),
-        window.panel,
-        window.lanes,
+        ("winograd", outputs, kernel.panel, kernel.lanes, task.shape),
+        kernel.panel,
+        kernel.lanes,
         plan.thread_bytes * threads,
         winograd_outputs=outputs,
     )
@@ -315,26 +324,10 @@ def prepare_grad_weight(problem: ConvProblem, sizes: Sizes, threads: int) -> Cal
     """The gradient of the weights, over packed windows."""
     task = replace(forward_task(problem, sizes[0], sizes[1:]), activation=None)
     schedule = schedule_gradient(task)
-    kernel = WindowKernel(
-        task.dtype,
-        task.channels_last,
-        None,
-        this_machine(),
-        schedule.rows,
-        schedule.vectors,
-        task.shape if schedule.is_specialised else None,
-    )
+    kernel = _window_kernel(task, schedule)
     plan = plan_gradient(task, schedule, threads)
-    numbers = _as_array(
-        plan.thread_bytes,
-        plan.block_rows,
-        plan.block_columns,
-        plan.panel_parts,
-        plan.channel_chunk,
-        *task.size_values(),
-        *(() if schedule.is_specialised else task.shape.values()),
-    )
-    run = _grad_weight_function(kernel)
+    numbers = _block_numbers(plan, plan.channel_chunk, task, schedule)
+    run = _load(emit_grad_weight_kernel, kernel, "sum_windows")
     return Call(
         task, None, run, numbers, (), kernel.panel, kernel.lanes, plan.thread_bytes * threads
     )
@@ -351,45 +344,10 @@ def prepare_depthwise_gradient(problem: ConvProblem, sizes: Sizes, threads: int)
     return Call(
         task,
         None,
-        load_kernel(emit_depthwise_gradient(kernel)).sum_windows,
+        _load(emit_depthwise_gradient, kernel, "sum_windows"),
         _as_array(thread_bytes, *task.size_values(), *task.shape.values()),
         ("depthwise",),
         -(-task.shape.groups // lanes) * lanes,
         lanes,
         thread_bytes * threads,
     )
-
-
-@functools.cache
-def _window_function(kernel: WindowKernel) -> KernelFunction:
-    return load_kernel(emit_window_kernel(kernel)).convolve
-
-
-@functools.cache
-def _planar_function(kernel: PlanarKernel) -> KernelFunction:
-    return load_kernel(emit_planar_kernel(kernel)).convolve
-
-
-@functools.cache
-def _depthwise_function(kernel: DepthwiseKernel) -> KernelFunction:
-    return load_kernel(emit_depthwise_kernel(kernel)).convolve
-
-
-@functools.cache
-def _sliding_function(kernel: SlidingKernel) -> KernelFunction:
-    return load_kernel(emit_sliding_kernel(kernel)).convolve
-
-
-@functools.cache
-def _grouped_function(kernel: GroupedKernel) -> KernelFunction:
-    return load_kernel(emit_grouped_kernel(kernel)).convolve
-
-
-@functools.cache
-def _winograd_function(kernel: WinogradKernel) -> KernelFunction:
-    return load_kernel(emit_winograd_kernel(kernel)).convolve
-
-
-@functools.cache
-def _grad_weight_function(kernel: WindowKernel) -> KernelFunction:
-    return load_kernel(emit_grad_weight_kernel(kernel)).sum_windows

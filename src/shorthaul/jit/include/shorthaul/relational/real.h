@@ -98,8 +98,9 @@ inline real relu(real x) {
 // The share of a normal distribution that lies below x.
 inline double normal_share(double x) { return 0.5 * std::erfc(-0.7071067811865476 * x); }
 
-// Within four units of the last place, without a call, as `exponential`: erfc(z) is t exp(p(t) - z^2)
-// with t = 1 / (1 + z / 2), and p fitted to double precision's erfc at Chebyshev's points.
+// Without a call, as `exponential`: erfc(z) is t exp(p(t) - z^2) with t = 1 / (1 + z / 2), and p fitted
+// to double precision's erfc at Chebyshev's points. Within four units of the last place above -1; below,
+// the share vanishes, and the rounding of z^2 costs z^2 units of it.
 inline float normal_share(float x) {
   const float z = std::fabs(x) * 0.70710678f;
   const float t = 1.0f / (1.0f + 0.5f * z);
