@@ -115,7 +115,9 @@ if not typing.TYPE_CHECKING:  # checkers and editors read the imports above inst
         if name not in _NEEDS_TORCH:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         module = importlib.import_module(_NEEDS_TORCH[name])
-        return module if module.__name__ == f"{__name__}.{name}" else getattr(module, name)
+        is_package = module.__name__ == f"{__name__}.{name}"
+        found = globals()[name] = module if is_package else getattr(module, name)
+        return found
 
     def __dir__() -> list[str]:
         return sorted(__all__)

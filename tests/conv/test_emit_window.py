@@ -30,7 +30,7 @@ constexpr bool channels_last = true;
 constexpr int tile_rows = 6, tile_vectors = 2;
 constexpr int64_t panel = tile_vectors * lanes;
 constexpr bool has_prefetch = true;
-using Block = WindowBlock<Value, channels_last, Windows::strips, 576, has_prefetch>;
+using Block = WindowBlock<Value, channels_last, Windows::strips, 576, 0, has_prefetch>;
 """
 
 
@@ -56,8 +56,21 @@ def test_the_head_of_a_kernel_says_what_it_is() -> None:
 def test_the_length_of_a_run_is_compiled_in(windows, changes, length) -> None:
     kernel = replace(KERNEL, windows=windows, shape=replace(SHAPE, **changes))
     assert kernel.run_length == length
-    assert f"Windows::{windows}, {length}, has_prefetch>" in emit_window_kernel(kernel).text
+    assert f"Windows::{windows}, {length}, 0, has_prefetch>" in emit_window_kernel(kernel).text
     assert replace(kernel, shape=None).run_length == 0
+
+
+@pytest.mark.parametrize(
+    ("changes", "step"),
+    [({}, 64), ({"stride": (1, 1, 2)}, 128), ({"kernel": (1, 3, 1), "stride": (1, 1, 2)}, 64)],
+)
+def test_tiles_of_one_vector_know_how_far_apart_packed_windows_are(changes, step) -> None:
+    shape = replace(SHAPE, **changes)
+    kernel = replace(KERNEL, rows=14, vectors=1, windows="rows", shape=shape)
+    assert kernel.window_step == step
+    assert f"Windows::rows, 64, {step}, has_prefetch>" in emit_window_kernel(kernel).text
+    for other in ({"vectors": 2}, {"windows": "strips"}, {"shape": None}):
+        assert replace(kernel, **other).window_step == 0
 
 
 def test_a_general_kernel_differs_in_its_shape_only() -> None:

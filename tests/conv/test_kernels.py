@@ -2,6 +2,7 @@
 
 import itertools
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -101,6 +102,28 @@ def test_a_kernel_for_many_channels_shares_rows_and_gives_the_same_bits(layout: 
         assert chosen == (last if layout == "channels_last" else "rows")
         expected = require_forward(case, schedule=replace(schedule, windows="strips"))
         assert torch.equal(require_forward(case, schedule=schedule), expected)
+
+
+@pytest.mark.parametrize("width", [1, 5, 14, 15, 31])
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"stride": (1, 2, 2)},
+        {"kernel": (1, 3, 2), "stride": (1, 1, 3)},  # skips columns
+        {"dilation": (1, 1, 2), "padding": ((0, 0), (0, 1), (2, 2)), "padding_mode": "replicate"},
+    ],
+)
+def test_high_tiles_of_windows_at_even_steps_give_the_same_bits(
+    width: int, changes: dict[str, Any]
+) -> None:
+    fields = {"kernel": (1, 3, 3), "padding": ((0, 0), (1, 1), (1, 1)), **changes}
+    problem = ConvProblem(16, 16, groups=2, layout="channels_last", **fields)
+    case = Case(problem, 2, (1, 5, width))
+    # Blocks of a few rows, the last narrower than others, some of two images.
+    even = ConvSchedule("window", 14, 1, strip_bytes=4000, windows="rows")
+    expected = require_forward(case, schedule=replace(even, rows=6, windows="strips"))
+    assert torch.equal(require_forward(case, schedule=even), expected)
 
 
 METHODS = (

@@ -70,12 +70,22 @@ class Call:
     out_strides: tuple[int, ...] = ()
     winograd_outputs: int = 0  # of one tile; 0: the weights are not transformed
 
-    @property
+    @functools.cached_property
+    def is_empty(self) -> bool:
+        """Whether there is nothing to compute."""
+        return self.run is _compute_nothing
+
+    @functools.cached_property
+    def order_name(self) -> str:
+        """`order` as text, whose hash is taken once: a tuple's at each call took microseconds."""
+        return repr(self.order)
+
+    @functools.cached_property
     def is_depthwise(self) -> bool:
         """Whether the kernel takes all groups as the channels of one panel."""
         return "depthwise" in self.order
 
-    @property
+    @functools.cached_property
     def is_grouped(self) -> bool:
         """Whether a vector of output channels holds whole groups, in the order of the channels."""
         return "grouped" in self.order

@@ -87,6 +87,13 @@ class WindowKernel:
             values *= self.shape.kernel[2] if self.shape.dilation[2] == 1 else 1
         return values if values <= LONGEST_RUN else 0
 
+    @property
+    def window_step(self) -> int:
+        """Values from window to window, where tiles are too high for a pointer to each; else 0."""
+        if self.shape is None or self.windows != "rows" or self.vectors > 1:
+            return 0
+        return self.shape.column_step * self.shape.in_channels
+
 
 def emit_preamble(
     dtype: torch.dtype,
@@ -131,7 +138,7 @@ def emit_window_kernel(kernel: WindowKernel) -> CppSource:
 constexpr int tile_rows = {kernel.rows}, tile_vectors = {kernel.vectors};
 constexpr int64_t panel = tile_vectors * lanes;
 constexpr bool has_prefetch = {str(kernel.has_prefetch).lower()};
-using Block = WindowBlock<Value, channels_last, Windows::{kernel.windows}, {kernel.run_length}, has_prefetch>;
+using Block = WindowBlock<Value, channels_last, Windows::{kernel.windows}, {kernel.run_length}, {kernel.window_step}, has_prefetch>;
 
 {function.prototype()} {{
 {emit_sizes_and_shape(names, kernel.shape)}
@@ -188,7 +195,7 @@ _LOOPS = """\
           // Chunks of the window: what one chunk reads of a panel stays in the second-level cache.
           block.for_each_chunk(depth_chunk, [&](const Chunk& chunk) {
             // Tiles of windows: sums stay in registers for the whole chunk.
-            balanced_tiles(block.pixels, tile_rows, [&](int64_t pixel, int64_t size) {
+            block.for_each_tile(tile_rows, [&](int64_t pixel, int64_t size) {
               with_constant<tile_rows>(size, [&](auto rows) {
                 block.template run_tile<rows, vectors, Activation>(pixel, chunk, of_panel, of_bias, target);
               });

@@ -44,6 +44,12 @@ class KernelShape:
         """Image rows under a window, those of all its depths together."""
         return self.kernel[0] * self.kernel[1]
 
+    @property
+    def column_step(self) -> int:
+        """Packed columns from window to window: columns that no window reads are not packed."""
+        kernel, stride = self.kernel[2], self.stride[2]
+        return kernel if kernel < stride and self.dilation[2] == 1 else stride
+
     def values(self) -> tuple[int, ...]:
         """In the order of `SHAPE_NAMES`."""
         return (

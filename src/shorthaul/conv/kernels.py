@@ -83,10 +83,10 @@ def run_prepared(
     weight_scale: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """The same for a call that was planned before; leading dimensions of one may be left away."""
-    if call.task.flops:
-        order = call.order
+    if not call.is_empty:
+        order: object = call.order_name
         if weight_scale is not None:  # a scale that was written to is another order
-            order = (*order, id(weight_scale), weight_scale._version)
+            order = (order, id(weight_scale), weight_scale._version)
         packed = packed_weights.find(
             weight, order, lambda: _pack(call, weight, problem, weight_scale)
         )
@@ -120,7 +120,7 @@ def run_grad_input(
     gradient = _zeros(problem, batch, input_sizes, is_needed=not is_covered)
     for call in calls:
         packed = packed_weights.find(
-            weight, call.order, functools.partial(_pack, call, weight, problem)
+            weight, call.order_name, functools.partial(_pack, call, weight, problem)
         )
         workspace = _workspace(call.workspace_bytes)
         call.run(grad_output, packed, None, None, gradient, workspace, call.numbers)

@@ -97,8 +97,9 @@ class PackedWeights:
             if found is None or not found.are_of(weight, version, address, sample):
                 reference = weakref.ref(weight, functools.partial(self._forget, key))
                 found = self._copies[key] = _Copies(reference, version, address, sample)
-            if order in found.by_order:
-                return found.by_order[order]
+            kept = found.by_order.get(order)
+            if kept is not None:
+                return kept
         packed = pack()
         with self._lock:
             found.by_order[order] = packed

@@ -5,11 +5,36 @@
 
 namespace shorthaul {
 
-// One step: sums[row] += windows[row][k] * weights[k], with k a constant offset.
+// Where the windows of a tile are: anywhere, or `step` values apart. Many windows that are read by one
+// vector of weights have more pointers than the processor has registers; at even steps they need one.
+template <int rows, int64_t step>
+struct TileWindows {
+  const real* first;
+
+  SHORTHAUL_INLINE TileWindows(const real* windows, const int64_t* offsets) : first(windows + offsets[0]) {}
+  SHORTHAUL_INLINE real at(int row, int k) const { return first[row * step + k]; }
+  SHORTHAUL_INLINE void move(int steps) { first += steps; }
+};
+
+template <int rows>
+struct TileWindows<rows, 0> {
+  const real* each[rows];
+
+  SHORTHAUL_INLINE TileWindows(const real* windows, const int64_t* offsets) {
+#pragma GCC unroll 16
+    for (int row = 0; row < rows; ++row) each[row] = windows + offsets[row];
+  }
+  SHORTHAUL_INLINE real at(int row, int k) const { return each[row][k]; }
+  SHORTHAUL_INLINE void move(int steps) {
+#pragma GCC unroll 16
+    for (int row = 0; row < rows; ++row) each[row] += steps;
+  }
+};
+
+// One step: sums[row] += window of row [k] * weights[k], with k a constant offset.
 // The smaller side of the tile stays in registers while the other streams through.
-template <int rows, int vectors>
-static SHORTHAUL_INLINE void multiply_step(vec (&sums)[rows][vectors],
-                                           const real* const (&windows)[rows],
+template <int rows, int vectors, class Windows>
+static SHORTHAUL_INLINE void multiply_step(vec (&sums)[rows][vectors], const Windows& windows,
                                            const real* weights, int k) {
   if constexpr (vectors <= rows) {
     vec held[vectors];
@@ -17,14 +42,14 @@ static SHORTHAUL_INLINE void multiply_step(vec (&sums)[rows][vectors],
     for (int v = 0; v < vectors; ++v) held[v] = load(weights + (k * vectors + v) * lanes);
 #pragma GCC unroll 16
     for (int row = 0; row < rows; ++row) {
-      const vec window = broadcast(windows[row][k]);
+      const vec window = broadcast(windows.at(row, k));
 #pragma GCC unroll 8
       for (int v = 0; v < vectors; ++v) accumulate(sums[row][v], window, held[v]);
     }
   } else {
     vec held[rows];
 #pragma GCC unroll 16
-    for (int row = 0; row < rows; ++row) held[row] = broadcast(windows[row][k]);
+    for (int row = 0; row < rows; ++row) held[row] = broadcast(windows.at(row, k));
 #pragma GCC unroll 8
     for (int v = 0; v < vectors; ++v) {
       const vec weight = load(weights + (k * vectors + v) * lanes);
@@ -35,24 +60,23 @@ static SHORTHAUL_INLINE void multiply_step(vec (&sums)[rows][vectors],
 }
 
 // `steps` steps with constant displacements, then one move of every pointer.
-template <int steps, int rows, int vectors>
-static SHORTHAUL_INLINE void multiply_steps(vec (&sums)[rows][vectors], const real* (&windows)[rows],
+template <int steps, int rows, int vectors, class Windows>
+static SHORTHAUL_INLINE void multiply_steps(vec (&sums)[rows][vectors], Windows& windows,
                                             const real*& weights) {
 #pragma GCC unroll 4
-  for (int k = 0; k < steps; ++k) multiply_step<rows, vectors>(sums, windows, weights, k);
-#pragma GCC unroll 16
-  for (int row = 0; row < rows; ++row) windows[row] += steps;
+  for (int k = 0; k < steps; ++k) multiply_step(sums, windows, weights, k);
+  windows.move(steps);
   weights += steps * vectors * lanes;
 }
 
 // `count` steps, in order. Pointers move once per four steps, so that every load has a constant
 // displacement; left to itself, g++ 12 spends an addition and a spill on most of them.
-template <int rows, int vectors>
-static SHORTHAUL_INLINE void multiply(vec (&sums)[rows][vectors], const real* (&windows)[rows],
+template <int rows, int vectors, class Windows>
+static SHORTHAUL_INLINE void multiply(vec (&sums)[rows][vectors], Windows& windows,
                                       const real*& weights, int64_t count) {
-  for (; count >= 4; count -= 4) multiply_steps<4, rows, vectors>(sums, windows, weights);
-  if (count & 2) multiply_steps<2, rows, vectors>(sums, windows, weights);
-  if (count & 1) multiply_steps<1, rows, vectors>(sums, windows, weights);
+  for (; count >= 4; count -= 4) multiply_steps<4>(sums, windows, weights);
+  if (count & 2) multiply_steps<2>(sums, windows, weights);
+  if (count & 1) multiply_steps<1>(sums, windows, weights);
 }
 
 // The runs of values that windows are made of, in the order of the weights.
@@ -63,9 +87,9 @@ struct Runs {
 
 // One register tile: loads its sums from `begin`, adds the runs of `rows` windows, and stores the
 // sums to `to`. One way in and one way out, in a function of its own: with any choice inside, g++ 12
-// keeps the sums in memory around it, for 80 cycles a tile. `values` is the length of a run where it
-// is known when the kernel is compiled, else 0.
-template <int rows, int vectors, int64_t values>
+// keeps the sums in memory around it, for 80 cycles a tile. `values` is the length of a run, and `step`
+// the values from window to window, where they are known when the kernel is compiled, else 0.
+template <int rows, int vectors, int64_t values, int64_t step>
 __attribute__((noinline)) static void sum_tile(const real* begin, int64_t begin_step,
                                                const real* windows, const int64_t* window_offsets,
                                                const real* weights, const Runs& runs,
@@ -79,10 +103,8 @@ __attribute__((noinline)) static void sum_tile(const real* begin, int64_t begin_
   const int64_t* run = runs.offsets;
   int64_t left = runs.number;
   do {
-    const real* here[rows];
-#pragma GCC unroll 16
-    for (int row = 0; row < rows; ++row) here[row] = windows + *run + window_offsets[row];
-    multiply<rows, vectors>(sums, here, weights, values == 0 ? runs.values : values);
+    TileWindows<rows, step> here(windows + *run, window_offsets);
+    multiply(sums, here, weights, values == 0 ? runs.values : values);
     ++run;
   } while (--left > 0);
 #pragma GCC unroll 16

@@ -36,8 +36,10 @@ struct Target {
   bool is_plain;              // neither residual nor activation
 };
 
-// `run_length`: values of a run where they are known when the kernel is compiled, else 0.
-template <class Value, bool channels_last, Windows layout, int64_t run_length, bool has_prefetch>
+// `run_length`: values of a run where they are known when the kernel is compiled, else 0. `window_step`:
+// values from one window of an output row to the next where tiles shall rely on it, else 0.
+template <class Value, bool channels_last, Windows layout, int64_t run_length, int64_t window_step,
+          bool has_prefetch>
 struct WindowBlock {
   using value = typename Value::value;
 
@@ -50,7 +52,7 @@ struct WindowBlock {
   int64_t runs, run_values;
   Columns columns;
   const real* windows = nullptr;
-  int64_t pixels = 0;
+  int64_t pixels = 0, row_pixels = 0;  // of the block, and of each of its output rows
 
   // Carves one thread's workspace; `plan_blocks` in Python adds up the same sizes.
   WindowBlock(uint8_t* memory, int64_t panel, int64_t block_rows, int64_t block_columns,
@@ -116,15 +118,14 @@ struct WindowBlock {
     const int64_t all_inputs = shape.in_channels * shape.groups;
     const int64_t all_outputs = shape.out_channels * shape.groups;
     const int64_t first_channel = group * shape.in_channels;
-    const int64_t window_step = layout == Windows::in_place
-                                    ? shape.stride_w * all_inputs
-                                    : shape.column_step() * column_pitch(shape);
+    const int64_t step = layout == Windows::in_place ? shape.stride_w * all_inputs
+                                                     : shape.column_step() * column_pitch(shape);
     if (layout != Windows::in_place) {
       columns.fill(first_column, outputs, shape, sizes);
       if (layout == Windows::rows) find_runs(shape, sizes);  // the last block is narrower
     }
     Band band;
-    pixels = 0;
+    pixels = 0, row_pixels = outputs;
     for (int64_t each = 0; each < rows; ++each) {
       const OutputRow row(first_row + each, sizes);
       int64_t window;
@@ -145,7 +146,7 @@ struct WindowBlock {
       const int64_t output = channels_last ? (image + position) * all_outputs : image * all_outputs + position;
       const int64_t output_step = sizes.step_w * (channels_last ? all_outputs : 1);
       for (int64_t column = 0; column < outputs; ++column) {
-        window_offsets[pixels + column] = window + column * window_step;
+        window_offsets[pixels + column] = window + column * step;
         output_offsets[pixels + column] = output + column * output_step;
       }
       pixels += outputs;
@@ -203,6 +204,16 @@ struct WindowBlock {
     }
   }
 
+  // Calls body(pixel, size) for tiles of at most `largest` pixels; of one output row each, where their
+  // windows shall be at even steps.
+  template <class Body>
+  SHORTHAUL_INLINE void for_each_tile(int64_t largest, const Body& body) const {
+    const int64_t together = window_step == 0 ? pixels : row_pixels;
+    for (int64_t first = 0; first < pixels; first += together) {
+      balanced_tiles(together, largest, [&](int64_t pixel, int64_t size) { body(first + pixel, size); });
+    }
+  }
+
   // One tile over one chunk: sums come from the bias or the stage, and go to the stage or, on the
   // last chunk of a plain channels-last output, out.
   template <int rows, int vectors, class Activation>
@@ -231,8 +242,9 @@ struct WindowBlock {
                         : bias != nullptr ? bias
                                           : reinterpret_cast<const real*>(zeros);
     const Runs runs{run_offsets + chunk.first_run, chunk.last_run - chunk.first_run, chunk.count};
-    sum_tile<rows, vectors, run_length>(begin, chunk.depth > 0 ? wide : 0, windows + chunk.begin,
-                                        window_offsets + pixel, weights + chunk.depth * wide, runs, to);
+    sum_tile<rows, vectors, run_length, window_step>(begin, chunk.depth > 0 ? wide : 0,
+                                                     windows + chunk.begin, window_offsets + pixel,
+                                                     weights + chunk.depth * wide, runs, to);
     if (channels_last && chunk.is_last && !goes_out) {
       finish_rows<Activation>(pixel, rows, wide, target);
     }

@@ -147,11 +147,9 @@ struct WinogradBlock {
 #pragma GCC unroll 8
       for (int v = 0; v < vectors; ++v) sums[row][v] = begin == 0 ? vec{} : load(kept + (row * vectors + v) * lanes);
     }
-    const real* here[size];
     const real* of_point = transformed + point * block_tiles * band * shape.in_channels + begin;
-#pragma GCC unroll 16
-    for (int row = 0; row < size; ++row) here[row] = of_point + window_offsets[window + row];
-    multiply<size, vectors>(sums, here, weights, count);
+    TileWindows<size, 0> here(of_point, window_offsets + window);
+    multiply(sums, here, weights, count);
 #pragma GCC unroll 16
     for (int row = 0; row < size; ++row) {
 #pragma GCC unroll 8
