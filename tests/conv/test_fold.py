@@ -5,6 +5,7 @@ import torch
 from torch import nn
 
 from shorthaul.conv.fold import Fold, find_folds, fold_away, fold_batch_norm, name_of, restore
+from shorthaul.errors import ConvolutionError
 from tests.conv.tolerances import require_close
 
 
@@ -60,6 +61,37 @@ class TestFinding:
             "body.3": (None, "body.4"),
         }
 
+    def test_in_every_forward_of_a_model_that_cannot_be_traced(self) -> None:
+        class Layer(nn.Module):
+            def __init__(self, norm: nn.Module) -> None:
+                super().__init__()
+                self.conv, self.norm, self.act = nn.Conv2d(4, 4, 1), norm, nn.ReLU()
+
+            def forward(self, image: torch.Tensor) -> torch.Tensor:
+                return self.act(self.norm(self.conv(image)))
+
+        class Past(nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.layer = Layer(nn.BatchNorm2d(4))
+
+            def forward(self, image: torch.Tensor) -> torch.Tensor:
+                return self.layer.conv(image)
+
+        class Untraceable(nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                shared = nn.BatchNorm2d(4)
+                self.first, self.second = Layer(nn.BatchNorm2d(4)), Layer(shared)
+                self.third, self.fourth = Layer(shared), Past()
+
+            def forward(self, image: torch.Tensor) -> torch.Tensor:
+                image = self.fourth(image) if image.shape[0] > 1 else image
+                return self.third(self.second(self.first(image)))
+
+        # The norm of two layers, and the convolution that is called past its layer, stay as they are.
+        assert find_folds(Untraceable()) == {"first.conv": ("first.norm", "first.act")}
+
     @pytest.mark.parametrize(
         "second",
         [
@@ -96,7 +128,8 @@ def test_work_is_passed_on_in_eval_mode_only() -> None:
     fold_away(norm, fold)
     fold_away(relu, fold)
     image = torch.randn(2, 5, 3, 3)
-    assert relu(norm(image)) is image
+    assert relu(norm(fold.mark(image))) is image
+    assert not vars(image)
     assert name_of(relu) == fold.activation_name == "relu"
     norm.train()
     assert not torch.equal(norm(image), image)
@@ -105,6 +138,18 @@ def test_work_is_passed_on_in_eval_mode_only() -> None:
     restore(relu)
     assert type(norm) is nn.BatchNorm2d
     assert type(relu) is nn.ReLU
+
+
+def test_what_the_convolution_did_not_make_is_refused() -> None:
+    norm, relu = _trained_norm(5), nn.ReLU()
+    fold = Fold(norm, relu)
+    fold_away(norm, fold)
+    fold_away(relu, fold)
+    image = torch.randn(2, 5, 3, 3)
+    with pytest.raises(ConvolutionError, match="takes another path"):
+        norm(image)
+    with pytest.raises(ConvolutionError, match="takes another path"):
+        relu(fold.mark(image) + 1)
 
 
 def test_folded_weights_follow_changes() -> None:

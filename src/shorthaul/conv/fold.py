@@ -8,12 +8,14 @@ everything runs as it did.
 
 from __future__ import annotations
 
+import collections
 from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
 
 from shorthaul.conv.packing import sample_values
+from shorthaul.errors import ConvolutionError
 
 _BATCH_NORMS: tuple[type[nn.Module], ...] = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 _ACTIVATIONS: dict[type[nn.Module], str] = {
@@ -44,6 +46,30 @@ class Fold:
         """Whether the convolution does the work of the others now."""
         first = self.norm if self.norm is not None else self.activation
         return first is not None and not first.training
+
+    @property
+    def last(self) -> nn.Module | None:
+        """The last module whose work is folded."""
+        return self.activation if self.activation is not None else self.norm
+
+    def mark(self, output: Tensor) -> Tensor:
+        """Let the modules after the convolution know an output in which their work is done."""
+        if not torch.compiler.is_compiling():
+            output._folded_by = id(self)  # type: ignore[attr-defined]
+        return output
+
+    def require_own(self, input: Tensor, *, is_last: bool) -> None:
+        """Raise unless `input` is what the convolution made: a model may take another path some day."""
+        if torch.compiler.is_compiling():
+            return
+        if getattr(input, "_folded_by", None) != id(self):
+            raise ConvolutionError(
+                "a batch norm or activation that is folded into the convolution before it was called "
+                "with something else.\n  The model takes another path than when it was traced: replace "
+                "its convolutions without `fold=True`."
+            )
+        if is_last:
+            del input._folded_by  # type: ignore[attr-defined]
 
     def apply(self, weight: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor | None]:
         """Weight and bias with the batch norm multiplied in."""
@@ -102,12 +128,16 @@ def find_folds(model: nn.Module) -> dict[str, tuple[str | None, str | None]]:
     """Convolution -> (batch norm, activation) that may be folded into it, by their names.
 
     They must be called once each and directly after one another. That is read from the model's
-    graph, or from its `nn.Sequential`s where the model cannot be traced.
+    graph or, where the model as a whole cannot be traced, from the graph of each forward in it.
     """
     modules = dict(model.named_modules(remove_duplicate=False))
-    chains = _chains_from_graph(model)
-    if chains is None:
-        chains = _chains_from_sequentials(model)
+    whole = _trace(model, fx.Tracer())
+    # Forwards that cannot be traced may call what has several names.
+    chains = (
+        _find_chains({"": whole}, modules, set())
+        if whole is not None
+        else _find_chains(_trace_forwards(model), modules, _find_shared(modules))
+    )
     found: dict[str, tuple[str | None, str | None]] = {}
     for first, second, third in chains:
         conv, after = modules[first], modules[second]
@@ -134,56 +164,66 @@ def _has_hooks(module: nn.Module) -> bool:
     return bool(module._forward_hooks or module._forward_pre_hooks)
 
 
-def _chains_from_graph(model: nn.Module) -> list[tuple[str, str, str | None]] | None:
+class _OwnForward(fx.Tracer):
+    """Traces what one module does itself: modules in it are called, not looked into."""
+
+    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:  # noqa: ARG002
+        return True
+
+
+def _trace(model: nn.Module, tracer: fx.Tracer) -> fx.Graph | None:
     try:
-        graph = fx.Tracer().trace(model)
+        return tracer.trace(model)
     except Exception:  # a model may fail to be traced in any way that Python knows
         return None
-    modules = dict(model.named_modules())
-    calls: dict[int, int] = {}
-    nodes = [node for node in graph.nodes if node.op == "call_module"]
-    for node in nodes:
-        identity = id(modules[str(node.target)])
-        calls[identity] = calls.get(identity, 0) + 1
 
-    def only_user(node: fx.Node) -> fx.Node | None:
+
+def _trace_forwards(model: nn.Module) -> dict[str, fx.Graph]:
+    """The graphs of all modules that can be traced by themselves, with the prefix of their names."""
+    traced = {
+        f"{name}." if name else "": _trace(module, _OwnForward())
+        for name, module in model.named_modules()
+        if any(True for _ in module.children())
+    }
+    return {prefix: graph for prefix, graph in traced.items() if graph is not None}
+
+
+def _find_shared(modules: dict[str, nn.Module]) -> set[int]:
+    """Modules that have more than one name."""
+    names = collections.Counter(map(id, modules.values()))
+    return {identity for identity, count in names.items() if count > 1}
+
+
+def _find_chains(
+    graphs: dict[str, fx.Graph], modules: dict[str, nn.Module], left_out: set[int]
+) -> list[tuple[str, str, str | None]]:
+    """A convolution, what alone takes its output, and what alone takes that one's; each called once."""
+    calls: collections.Counter[int] = collections.Counter()
+    for prefix, graph in graphs.items():
+        for node in graph.find_nodes(op="call_module"):
+            calls[id(modules[f"{prefix}{node.target}"])] += 1
+
+    def only_user(node: fx.Node, prefix: str) -> fx.Node | None:
         """The module call that alone takes this node's value, if its module is called once."""
         users = list(node.users)
         if len(users) != 1 or users[0].op != "call_module" or len(users[0].all_input_nodes) != 1:
             return None
-        return users[0] if calls[id(modules[str(users[0].target)])] == 1 else None
+        return users[0] if is_called_once(users[0], prefix) else None
+
+    def is_called_once(node: fx.Node, prefix: str) -> bool:
+        identity = id(modules[f"{prefix}{node.target}"])
+        return calls[identity] == 1 and identity not in left_out
 
     chains: list[tuple[str, str, str | None]] = []
-    for node in nodes:
-        module = modules[str(node.target)]
-        if isinstance(module, nn.Conv1d | nn.Conv2d | nn.Conv3d) and calls[id(module)] == 1:
-            second = only_user(node)
-            if second is not None:
-                third = only_user(second)
-                last = None if third is None else str(third.target)
-                chains.append((str(node.target), str(second.target), last))
-    return chains
-
-
-def _chains_from_sequentials(model: nn.Module) -> list[tuple[str, str, str | None]]:
-    counts: dict[int, int] = {}
-    for _, module in model.named_modules(remove_duplicate=False):
-        counts[id(module)] = counts.get(id(module), 0) + 1
-    chains: list[tuple[str, str, str | None]] = []
-    for name, container in model.named_modules():
-        if type(container) is not nn.Sequential:
-            continue
-        steps = [
-            (f"{name}.{each}" if name else each, step) for each, step in container.named_children()
-        ]
-        for index, (first, conv) in enumerate(steps[:-1]):
-            second, after = steps[index + 1]
-            if not isinstance(conv, nn.Conv1d | nn.Conv2d | nn.Conv3d):
-                continue
-            if counts[id(conv)] == counts[id(after)] == 1:
-                following = steps[index + 2] if index + 2 < len(steps) else None
-                is_alone = following is not None and counts[id(following[1])] == 1
-                chains.append((first, second, following[0] if following and is_alone else None))
+    for prefix, graph in graphs.items():
+        for node in graph.find_nodes(op="call_module"):
+            name = f"{prefix}{node.target}"
+            is_convolution = isinstance(modules[name], nn.Conv1d | nn.Conv2d | nn.Conv3d)
+            second = only_user(node, prefix) if is_convolution else None
+            if second is not None and is_called_once(node, prefix):
+                third = only_user(second, prefix)
+                last = None if third is None else f"{prefix}{third.target}"
+                chains.append((name, f"{prefix}{second.target}", last))
     return chains
 
 
@@ -195,6 +235,7 @@ class FoldedAway(nn.Module):
     def forward(self, input: Tensor) -> Tensor:
         """What came in, while the convolution has done the work; else as always."""
         if self.fold.is_active():
+            self.fold.require_own(input, is_last=self is self.fold.last)
             return input
         result: Tensor = super().forward(input)
         return result

@@ -61,10 +61,15 @@ class ReplacedLayer:
 
     def run(self, layer: Any, input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         """The layer's output by the way that was measured to be faster for this mode."""
-        activation: str | None = None
-        if self.fold is not None and self.fold.is_active():
-            weight, bias = self.fold.apply(weight, bias)
-            activation = self.fold.activation_name
+        if self.fold is None or not self.fold.is_active():
+            return self._run(layer, input, weight, bias, None)
+        weight, bias = self.fold.apply(weight, bias)
+        output = self._run(layer, input, weight, bias, self.fold.activation_name)
+        return self.fold.mark(output)
+
+    def _run(
+        self, layer: Any, input: Tensor, weight: Tensor, bias: Tensor | None, activation: str | None
+    ) -> Tensor:
         if self.problem is None and not torch.compiler.is_compiling():
             self._note(layer, input, weight, bias, activation)
         if self.policy == "auto" and self.choose(layer, input, weight, bias, activation) == _ATEN:
