@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from shorthaul.cli.cache import find_kernels, format_age, read_contents
+from shorthaul.cli.cache import KINDS, find_kernels, format_age, read_contents
 from shorthaul.jit import CacheEntry, Candidate, autotune
+from shorthaul.jit.python_module import load_module
 
 DIGESTS = ("aa11" + "0" * 60, "aa22" + "0" * 60, "bb33" + "0" * 60)
 ENTRIES = tuple(
@@ -25,6 +26,12 @@ def tuned() -> str:
     candidates = [Candidate("narrow", lambda: None), Candidate("wide", lambda: None)]
     autotune("gather 64", [*candidates, Candidate("widest", fail)])
     return "gather 64"
+
+
+@pytest.fixture
+def module(cache_directory: Path) -> Path:
+    loaded = load_module("answer", "ANSWER = 42\n")
+    return Path(loaded.__file__)
 
 
 @pytest.fixture
@@ -55,24 +62,31 @@ def test_an_empty_cache(shorthaul, cache_directory: Path) -> None:
     shown = shorthaul("cache", "list")
     assert shown.exit_code == 0
     assert shown.output == (
-        f"{cache_directory}\n\nkernels (0 B of 2.0 GiB): none\n\ntuning choices: none\n\n"
+        f"{cache_directory}\n\nkernels (0 B of 2.0 GiB): none\n\n"
+        "generated modules (0 B): none\n\ntuning choices: none\n\n"
         "data sets (0 B): none\n"
     )
     assert not cache_directory.exists()  # looking makes nothing
 
 
-def test_everything_is_listed(shorthaul, two_answers, tuned: str, dataset: Path) -> None:
+def test_everything_is_listed(
+    shorthaul, two_answers, tuned: str, dataset: Path, module: Path
+) -> None:
     shown = shorthaul("cache", "list").output
     for entry in two_answers:
         assert entry.digest[:8] in shown
     assert tuned in shown
     assert dataset.stem in shown
     assert "data sets (2.0 KiB)" in shown
+    assert "generated modules (12 B)" in shown
+    assert module.stem in shown
 
 
-def test_json(shorthaul, cache_directory: Path, two_answers, tuned: str, dataset: Path) -> None:
+def test_json(
+    shorthaul, cache_directory: Path, two_answers, tuned: str, dataset: Path, module: Path
+) -> None:
     document = json.loads(shorthaul("cache", "list", "--json").stdout)
-    assert set(document) == {"directory", "limit_bytes", "kernels", "tuning", "datasets"}
+    assert set(document) == {"directory", "limit_bytes", *KINDS}
     assert document["directory"] == str(cache_directory)
     assert {each["digest"] for each in document["kernels"]} == {each.digest for each in two_answers}
     assert set(document["kernels"][0]) == {
@@ -82,6 +96,7 @@ def test_json(shorthaul, cache_directory: Path, two_answers, tuned: str, dataset
     assert set(choice) == {"key", "choice", "seconds", "failures"}
     assert choice["choice"] in choice["seconds"]
     assert document["datasets"] == [{"name": dataset.stem, "size_bytes": 2048}]
+    assert document["modules"] == [{"name": module.stem, "size_bytes": 12}]
 
 
 def test_a_kernel_is_shown_with_its_command(shorthaul, two_answers) -> None:
@@ -121,27 +136,33 @@ def test_what_is_not_there_is_an_error_that_lists_what_is(
     )
 
 
-def test_clearing_asks_first(shorthaul, two_answers, tuned: str, dataset: Path) -> None:
+def test_clearing_asks_first(
+    shorthaul, two_answers, tuned: str, dataset: Path, module: Path
+) -> None:
     refused = shorthaul("cache", "clear", typed="n\n")
     assert refused.exit_code == 1
     assert refused.stderr == "Error: nothing was removed.\n"
-    assert refused.output.startswith("Remove 2 kernels, 1 tuning choices, 1 data sets (")
+    assert refused.output.startswith(
+        "Remove 2 kernels, 1 generated modules, 1 tuning choices, 1 data sets ("
+    )
     assert len(read_contents().kernels) == 2
     agreed = shorthaul("cache", "clear", typed="y\n")
     assert agreed.exit_code == 0
-    assert "Removed 2 kernels, 1 tuning choices, 1 data sets (" in agreed.output
+    assert (
+        "Removed 2 kernels, 1 generated modules, 1 tuning choices, 1 data sets (" in agreed.output
+    )
     contents = read_contents()
-    assert (contents.kernels, contents.tuning, contents.datasets) == ((), {}, ())
+    assert not any(getattr(contents, kind) for kind in KINDS)
 
 
-@pytest.mark.parametrize("kind", ["kernels", "tuning", "datasets"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_one_kind_can_be_cleared_without_being_asked(
-    shorthaul, two_answers, tuned: str, dataset: Path, kind: str
+    shorthaul, two_answers, tuned: str, dataset: Path, module: Path, kind: str
 ) -> None:
     before = read_contents()
     assert shorthaul("cache", "clear", "--yes", "--only", kind).exit_code == 0
     after = read_contents()
-    for each in ("kernels", "tuning", "datasets"):
+    for each in KINDS:
         assert bool(getattr(before, each))
         assert bool(getattr(after, each)) == (each != kind)
 

@@ -36,6 +36,26 @@ def test_bias_residual_and_activation_come_in_this_order(activation: str) -> Non
     require_close(out, expected)
 
 
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_only_values_of_ones_own_without_gradient_are_written_over(activation: str) -> None:
+    value = torch.randn(100, dtype=torch.float64)
+    expected = getattr(torch.nn.functional, activation)(value)
+    kept = value.clone()
+    assert torch.equal(aten.apply_activation(value, activation), expected)
+    tracked = value.clone().requires_grad_()
+    assert torch.equal(aten.apply_activation(tracked * 1, activation, is_own=True), expected)
+    (gradient,) = torch.autograd.grad(
+        aten.apply_activation(tracked * 1, activation, is_own=True).sum(), tracked
+    )
+    leaf = value.clone().requires_grad_()
+    getattr(torch.nn.functional, activation)(leaf).sum().backward()
+    assert torch.equal(gradient, leaf.grad)
+    assert torch.equal(value, kept)
+    written = aten.apply_activation(value, activation, is_own=True)
+    assert torch.equal(written, expected)
+    assert (written is value) == (activation != "gelu")
+
+
 def test_two_dimensions_are_given_to_aten_as_two() -> None:
     problem = ConvProblem(2, 3, (1, 3, 3), layout="channels_last")
     with torch.profiler.profile() as profile:

@@ -1,7 +1,8 @@
-"""`shorthaul cache`: the compiled kernels, tuning choices and built data sets on disk."""
+"""`shorthaul cache`: compiled kernels, generated modules, tuning choices and built data sets on disk."""
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,7 +20,7 @@ from shorthaul.units import format_bytes, format_seconds
 if TYPE_CHECKING:  # they need torch
     from shorthaul.jit import CacheEntry, Choice
 
-KINDS = ("kernels", "tuning", "datasets")
+KINDS = ("kernels", "modules", "tuning", "datasets")
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,7 @@ class Contents:
     directory: Path
     limit_bytes: int
     kernels: tuple[CacheEntry, ...]  # the most recently used first
+    modules: tuple[Path, ...]  # generated Python, of which Triton makes kernels
     tuning: dict[str, Choice]  # by key
     datasets: tuple[Path, ...]
 
@@ -36,7 +38,8 @@ class Contents:
         """Bytes of one kind; a tuning choice is a line of text and counts as nothing."""
         if kind == "kernels":
             return sum(each.size_bytes for each in self.kernels)
-        return sum(each.stat().st_size for each in self.datasets) if kind == "datasets" else 0
+        files = {"modules": self.modules, "datasets": self.datasets}.get(kind, ())
+        return sum(each.stat().st_size for each in files)
 
 
 def read_contents() -> Contents:
@@ -49,6 +52,7 @@ def read_contents() -> Contents:
         settings.cache_directory,
         kernels.limit_bytes,
         tuple(reversed(kernels.entries())),
+        tuple(sorted((settings.cache_directory / "modules").glob("*.py"))),
         remembered_choices(),
         tuple(sorted((settings.cache_directory / "datasets").glob("*.npz"))),
     )
@@ -84,7 +88,7 @@ def cache() -> None:
 @cache.command("list")
 @json_option
 def list_contents(as_json: bool) -> None:
-    """List kernels, tuning choices and data sets, with their sizes."""
+    """List kernels, generated modules, tuning choices and data sets, with their sizes."""
     contents = read_contents()
     if as_json:
         print_json(describe_contents(contents))
@@ -102,11 +106,15 @@ def describe_contents(contents: Contents) -> dict[str, Any]:
         "directory": str(contents.directory),
         "limit_bytes": contents.limit_bytes,
         "kernels": [describe_kernel(each) for each in contents.kernels],
+        "modules": [describe_file(each) for each in contents.modules],
         "tuning": [describe_choice(key, choice) for key, choice in contents.tuning.items()],
-        "datasets": [
-            {"name": each.stem, "size_bytes": each.stat().st_size} for each in contents.datasets
-        ],
+        "datasets": [describe_file(each) for each in contents.datasets],
     }
+
+
+def describe_file(path: Path) -> dict[str, Any]:
+    """A generated module or a data set as plain values, for JSON."""
+    return {"name": path.stem, "size_bytes": path.stat().st_size}
 
 
 def describe_choice(key: str, choice: Choice) -> dict[str, Any]:
@@ -161,12 +169,18 @@ def render_contents(contents: Contents, now: float) -> list[RenderableType]:
             for key, choice in contents.tuning.items()
         ],
     )
-    datasets = _table(
-        f"data sets ({format_bytes(contents.size_bytes('datasets'))})",
-        ("name", "size"),
-        [(each.stem, format_bytes(each.stat().st_size)) for each in contents.datasets],
+    modules, datasets = (
+        _table(
+            f"{title} ({format_bytes(contents.size_bytes(kind))})",
+            ("name", "size"),
+            [(each.stem, format_bytes(each.stat().st_size)) for each in files],
+        )
+        for title, kind, files in (
+            ("generated modules", "modules", contents.modules),
+            ("data sets", "datasets", contents.datasets),
+        )
     )
-    return [kernels, tuning, datasets]
+    return [kernels, modules, tuning, datasets]
 
 
 def _table(
@@ -251,11 +265,12 @@ def describe_compilation(entry: CacheEntry) -> str:
 @click.option("--only", type=click.Choice(KINDS), help="Remove one kind of thing, keep the others.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 def clear(only: str | None, yes: bool) -> None:
-    """Remove kernels, tuning choices and data sets. All are made again when they are needed."""
+    """Remove kernels, modules, tuning choices and data sets. All are made again when needed."""
     contents = read_contents()
     kinds = KINDS if only is None else (only,)
     counts = {
         "kernels": f"{len(contents.kernels)} kernels",
+        "modules": f"{len(contents.modules)} generated modules",
         "tuning": f"{len(contents.tuning)} tuning choices",
         "datasets": f"{len(contents.datasets)} data sets",
     }
@@ -278,5 +293,6 @@ def remove(kind: str, contents: Contents) -> None:
     elif kind == "tuning":
         forget_choices()
     else:
-        for each in contents.datasets:
+        for each in contents.modules if kind == "modules" else contents.datasets:
             each.unlink(missing_ok=True)
+            shutil.rmtree(each.parent / "__pycache__", ignore_errors=True)

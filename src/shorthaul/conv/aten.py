@@ -7,6 +7,7 @@ copied from where, so these agree with the kernels by definition.
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -14,7 +15,7 @@ from torch import Tensor
 
 from shorthaul.conv.problem import ConvProblem, Triple, source_index
 
-_ACTIVATION_FUNCTIONS = {
+_ACTIVATION_FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": torch.relu,
     "relu6": torch.nn.functional.relu6,
     "hardswish": torch.nn.functional.hardswish,
@@ -23,14 +24,27 @@ _ACTIVATION_FUNCTIONS = {
     "sigmoid": torch.sigmoid,
     "tanh": torch.tanh,
 }
+_IN_PLACE: dict[str, Callable[[Tensor], Tensor]] = {
+    "relu": torch.relu_,
+    "relu6": functools.partial(torch.nn.functional.relu6, inplace=True),
+    "hardswish": functools.partial(torch.nn.functional.hardswish, inplace=True),
+    "silu": functools.partial(torch.nn.functional.silu, inplace=True),
+    "sigmoid": torch.sigmoid_,
+    "tanh": torch.tanh_,
+}
 
 
-def apply_activation(value: Tensor, activation: str | None) -> Tensor:
-    """The activation by name; `None` changes nothing."""
+def apply_activation(value: Tensor, activation: str | None, *, is_own: bool = False) -> Tensor:
+    """The activation by name; `None` changes nothing.
+
+    A value that is the caller's own, and has no gradient, is written over: fresh memory costs more than
+    the activation.
+    """
     if activation is None:
         return value
-    result: Tensor = _ACTIVATION_FUNCTIONS[activation](value)
-    return result
+    may_write = is_own and not (torch.is_grad_enabled() and value.requires_grad)
+    function = _IN_PLACE.get(activation) if may_write else None
+    return (function or _ACTIVATION_FUNCTIONS[activation])(value)
 
 
 def run_forward(
@@ -52,7 +66,7 @@ def run_forward(
     output = output.unsqueeze(2) if is_flat else output
     if residual is not None:
         output = output + residual
-    output = apply_activation(output, problem.activation)
+    output = apply_activation(output, problem.activation, is_own=True)
     return _dense(output, problem) if out is None else out.copy_(output)
 
 

@@ -299,7 +299,7 @@ def _run_aten(
 ) -> Tensor:
     plain: Any = next(each for each in _REPLACEMENTS if isinstance(layer, each))
     output: Tensor = plain._conv_forward(layer, input, weight, bias)
-    return apply_activation(output, activation)
+    return apply_activation(output, activation, is_own=True)
 
 
 def _round_up(size: int) -> int:
