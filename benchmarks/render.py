@@ -220,7 +220,7 @@ def describe_failure(row: Mapping[str, Any]) -> str:
         return f"needs {format_bytes(figures['needs_bytes'])}"
     if "over_seconds" in figures:
         return f"over {format_seconds(figures['over_seconds'])}"
-    return "failed"
+    return "differs" if "unequal" in figures else "failed"
 
 
 def _speed(row: Mapping[str, Any]) -> str:

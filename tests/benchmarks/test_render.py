@@ -125,12 +125,14 @@ def test_an_arm_without_a_time_says_why() -> None:
     answer.leave_out("10 rows", "large", "plain", needs_bytes=3 * 2**30)
     answer.leave_out("10 rows", "slow", "plain", over_seconds=100.0)
     answer.leave_out("10 rows", "broken", "plain", failed=1)
+    answer.leave_out("10 rows", "other", "plain", unequal=1)
     run = make_run(rows=answer.rows)
     verify_run(run, "run")
-    assert render_run(run).splitlines()[3:6] == [
+    assert render_run(run).splitlines()[3:7] == [
         "|  | large | - | - | - | needs 3.0 GiB |",
         "|  | slow | - | - | - | over 100.0 s |",
         "|  | broken | - | - | - | failed |",
+        "|  | other | - | - | - | differs |",
     ]
 
 
