@@ -5,6 +5,7 @@ import torch
 from torch import nn
 
 from shorthaul.conv.fold import Fold, find_folds, fold_away, fold_batch_norm, name_of, restore
+from shorthaul.conv.replace import replace_convs
 from shorthaul.errors import ConvolutionError
 from tests.conv.tolerances import require_close
 
@@ -122,11 +123,16 @@ class TestFinding:
         assert find_folds(Twice()) == {}
 
 
-def test_work_is_passed_on_in_eval_mode_only() -> None:
+def _fold_both() -> tuple[nn.Module, nn.Module, Fold]:
     norm, relu = _trained_norm(5), nn.ReLU()
     fold = Fold(norm, relu)
     fold_away(norm, fold)
     fold_away(relu, fold)
+    return norm, relu, fold
+
+
+def test_work_is_passed_on_in_eval_mode_only() -> None:
+    norm, relu, fold = _fold_both()
     image = torch.randn(2, 5, 3, 3)
     assert relu(norm(fold.mark(image))) is image
     assert not vars(image)
@@ -141,15 +147,23 @@ def test_work_is_passed_on_in_eval_mode_only() -> None:
 
 
 def test_what_the_convolution_did_not_make_is_refused() -> None:
-    norm, relu = _trained_norm(5), nn.ReLU()
-    fold = Fold(norm, relu)
-    fold_away(norm, fold)
-    fold_away(relu, fold)
+    norm, relu, fold = _fold_both()
     image = torch.randn(2, 5, 3, 3)
     with pytest.raises(ConvolutionError, match="takes another path"):
         norm(image)
     with pytest.raises(ConvolutionError, match="takes another path"):
         relu(fold.mark(image) + 1)
+
+
+def test_a_convolution_that_is_compiled_alone_is_trusted() -> None:
+    model = nn.Sequential(nn.Conv2d(3, 5, 3), _trained_norm(5), nn.ReLU()).eval()
+    image = torch.randn(2, 3, 6, 6)
+    with torch.no_grad():
+        expected = model(image)
+        replace_convs(model, policy="always", fold=True)
+        require_close(model(image), expected)
+        model[0].compile(backend="eager")
+        require_close(model(image), expected)
 
 
 def test_folded_weights_follow_changes() -> None:

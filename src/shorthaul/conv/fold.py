@@ -34,6 +34,7 @@ class Fold:
 
     def __init__(self, norm: nn.Module | None, activation: nn.Module | None) -> None:
         self.norm, self.activation = norm, activation
+        self.is_compiled = False
         self._key: tuple[object, ...] | None = None
         self._folded: tuple[Tensor, Tensor] | None = None
 
@@ -56,11 +57,13 @@ class Fold:
         """Let the modules after the convolution know an output in which their work is done."""
         if not torch.compiler.is_compiling():
             output._folded_by = id(self)  # type: ignore[attr-defined]
+        elif not torch.compiler.is_exporting():
+            self.is_compiled = True  # what compiled code makes bears no mark, whoever takes it
         return output
 
     def require_own(self, input: Tensor, *, is_last: bool) -> None:
         """Raise unless `input` is what the convolution made: a model may take another path some day."""
-        if torch.compiler.is_compiling():
+        if torch.compiler.is_compiling() or self.is_compiled:
             return
         if getattr(input, "_folded_by", None) != id(self):
             raise ConvolutionError(
@@ -91,7 +94,7 @@ class Fold:
         return self._folded
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"norm": self.norm, "activation": self.activation, "_key": None, "_folded": None}
+        return {**vars(self), "_key": None, "_folded": None}
 
 
 def fold_batch_norm(norm: Any, weight: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor]:
