@@ -292,7 +292,8 @@ def remove(kind: str, contents: Contents) -> None:
         KernelCache().clear()
     elif kind == "tuning":
         forget_choices()
+    elif kind == "modules":  # with what Python has compiled of them
+        shutil.rmtree(contents.directory / "modules", ignore_errors=True)
     else:
-        for each in contents.modules if kind == "modules" else contents.datasets:
+        for each in contents.datasets:
             each.unlink(missing_ok=True)
-            shutil.rmtree(each.parent / "__pycache__", ignore_errors=True)
