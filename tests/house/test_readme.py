@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import rich
 import torch
 from torch import nn
 
@@ -34,7 +33,6 @@ def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     model, batch = Model(), torch.randn(2, 3, 8, 8)
     return {
         "sh": sh,
-        "rich": rich,
         "model": model,
         "batch": batch,
         "ids": torch.tensor([3, 1]),
