@@ -4,13 +4,14 @@ import pytest
 import torch
 
 from shorthaul.graphs import RelationalGraph
-from shorthaul.relational import NodeFeature, Weight, layer
+from shorthaul.relational import NodeFeature, Weight, layer, tanh
 from tests.relational.programs import SIZES, attend
 
 GRAPHS = {
     "no edges": ([], [], [], 5, 3),
     "one edge": ([1], [1], [2], 5, 3),
     "one hub": ([0, 1, 2, 3] * 50, [4] * 200, [0, 1, 2, 0] * 50, 5, 3),
+    "a hub of several pieces": ([0, 1, 2, 3] * 300, [4] * 1200, [0, 1, 2, 0] * 300, 5, 3),
     "more relations than edges": ([0, 1], [1, 0], [7, 30], 2, 40),
 }
 
@@ -86,3 +87,44 @@ def test_gradients_of_nodes_that_are_no_targets_are_only_those_of_edges():
         found.append(torch.autograd.grad(out, [x, made.scale], arrived))
     for one, other in zip(*found, strict=True):
         torch.testing.assert_close(one, other)
+
+
+@layer
+def weigh(g, x: NodeFeature("width"), scale: Weight("width")):
+    for n in g.target_nodes():
+        for e in n.incoming_edges():
+            n.out += e.source.x * scale
+    return n.out
+
+
+def test_a_hub_with_very_many_edges_is_summed_as_in_a_wider_type():
+    edges = 300_000
+    hub, others = torch.zeros(edges, dtype=torch.int64), torch.randint(1, 7, (edges,))
+    both = RelationalGraph.from_edges(torch.cat([hub, others]), torch.cat([others, hub]))
+    found = []
+    for dtype in (torch.float32, torch.float64):
+        made = weigh(width=4).to(dtype)
+        torch.nn.init.constant_(made.scale, 0.1)
+        x = torch.full((7, 4), 0.3, dtype=dtype, requires_grad=True)
+        out = made(both, x)
+        found.append([out, *torch.autograd.grad(out.sum(), [x, made.scale])])
+    for narrow, wide in zip(*found, strict=True):
+        torch.testing.assert_close(narrow.double(), wide, rtol=3e-5, atol=0)
+
+
+@layer
+def agree(g, x: NodeFeature("width"), scale: Weight("width")):
+    for n in g.target_nodes():
+        for e in n.incoming_edges():
+            n.out += tanh(e.source.x * e.target.x * scale)
+    return n.out
+
+
+def test_gradients_of_weights_in_few_bits_are_summed_in_more():
+    edges = 600_000
+    graph = RelationalGraph.from_edges(torch.randint(9, (edges,)), torch.randint(9, (edges,)))
+    made = agree(width=2).bfloat16()
+    torch.nn.init.zeros_(made.scale)
+    out = made(graph, torch.ones(9, 2, dtype=torch.bfloat16))
+    (found,) = torch.autograd.grad(out.sum(), made.scale)
+    torch.testing.assert_close(found, torch.full_like(found, edges), rtol=2**-8, atol=0)

@@ -51,6 +51,7 @@ _NUMBERS = {
 
 _PREAMBLE = """\
 // {title}
+#include <algorithm>
 #include <atomic>
 #include <cmath>
 #include <cstring>
@@ -145,7 +146,8 @@ def _loop_function(
         arguments += [_tensor("pointers", index), _tensor("members", index, is_optional=True)]
     arguments += [_tensor(f"way_{n}", index) for n in range(len(loop.ways))]
     arguments += [_tensor(f"in_{n}", dtype) for n in range(len(loop.leaves))]
-    arguments += [_tensor(f"out_{n}", dtype, is_written=True) for n in range(len(loop.results))]
+    made = WIDE.get(dtype, dtype) if work.space.is_small else dtype
+    arguments += [_tensor(f"out_{n}", made, is_written=True) for n in range(len(loop.results))]
     arguments += [NumberArgument(f"state_{n}", "int64") for n in range(len(loop.masks))]
     arguments += [NumberArgument("targets", "int64"), ThreadsArgument()]
     return Function(loop.name, tuple(arguments))
@@ -258,8 +260,9 @@ class Run(PlanRun):
             every = torch.arange(count + 1, dtype=self.plan.index_dtype)
             arguments = [every, count, tiles.limits]
             arguments.append(self.topology.members(work.fine, work.way).rows)
+            wide = WIDE.get(self.plan.dtype, self.plan.dtype)
             outputs = [
-                empty_rows((count, *self.program[name].shape), self.plan.dtype, False)
+                empty_rows((count, *self.program[name].shape), wide, False)
                 for name in loop.results
             ]
         else:
@@ -275,5 +278,6 @@ class Run(PlanRun):
         self._call(number, *arguments, self.topology.num_targets)
         if work.space.is_small:
             for name, partial in zip(loop.results, outputs, strict=True):
-                total = self.empty(name).zero_()
-                total.index_add_(0, tiles.owners, partial)
+                made = self.empty(name)
+                total = partial.new_zeros(made.shape)
+                made.copy_(total.index_add_(0, tiles.owners, partial))

@@ -15,6 +15,10 @@ from shorthaul.relational.ir import Program
 from shorthaul.relational.lowering import RowLoop
 from shorthaul.relational.spaces import Space
 
+# Finer rows are summed in pieces of this many, and then the pieces: a float32 that has added up a hundred
+# thousand edges of a hub has few bits left for the next one.
+PIECE_ROWS = 512
+
 
 @dataclass(frozen=True)
 class LoopKernel:
@@ -39,6 +43,8 @@ def emit_row_loop(
 ) -> LoopKernel:
     """The kernel of `work`; results that are not `exported` stay in registers.
 
+    The rows of a small space are tiles, and its results their sums, not rounded yet.
+
     `is_narrow`: memory holds fewer bits than the kernel computes with.
     """
     order = SweepOrder(work, program, stored)
@@ -51,7 +57,8 @@ class _LoopWriter:
     ) -> None:
         self.name, self.order, self.exported = name, order, exported
         self.work, self.program = order.work, order.program
-        self.values = ValueWriter(order, exported if is_narrow else frozenset())
+        rounded = is_narrow and not order.work.space.is_small
+        self.values = ValueWriter(order, exported if rounded else frozenset())
 
     def write(self) -> LoopKernel:
         row = Place(3)
@@ -70,9 +77,13 @@ class _LoopWriter:
 
     def _write_sweep(self, row: Place, number: int) -> None:
         now = self.order.reductions_in(number)
+        sums = [each for each in now if self.program[each]["kind"] == "sum"]
+        piece = Place(4, row)
         for reduction in now:
-            self._start(reduction, row)
-        body = Place(4, row)
+            self._start(reduction, c_name(reduction), row)
+        for reduction in sums:
+            self._start(reduction, _in_piece(reduction), piece)
+        body = Place(5, row)
         self._write_kept(number, body)
         for result in self.order.inner_in(number):
             self.values.name(result, body)
@@ -80,12 +91,21 @@ class _LoopWriter:
                 self._store(result, body, "f")
         for reduction in now:
             self._accumulate(reduction, body)
-        row.say(f"// sweep {number + 1}: {', '.join([*now, *self.order.inner_in(number)])}")
-        row.say("for (int64_t p = start; p < stop; ++p) {")
-        row.say("  const int64_t f = members ? members[p] : p;")
+        piece.say("for (int64_t p = piece; p < end; ++p) {")
+        piece.say("  const int64_t f = members ? members[p] : p;")
         for line in self.values.take_prefetches():
-            row.say(line)
-        row.lines += body.lines
+            piece.say(line)
+        piece.lines += body.lines
+        piece.say("}")
+        for reduction in sums:
+            piece.say(
+                f"for (int i = 0; i < {self.program[reduction].size}; ++i) "
+                f"{c_name(reduction)}[i] += {_in_piece(reduction)}[i];"
+            )
+        row.say(f"// sweep {number + 1}: {', '.join([*now, *self.order.inner_in(number)])}")
+        row.say(f"for (int64_t piece = start; piece < stop; piece += {PIECE_ROWS}) {{")
+        row.say(f"  const int64_t end = std::min<int64_t>(piece + {PIECE_ROWS}, stop);")
+        row.lines += piece.lines
         row.say("}")
         for reduction in now:
             self._finish(reduction, row)
@@ -107,11 +127,11 @@ class _LoopWriter:
                 f"scratch_{c_name(value)}[(p - start) * {size} + i] = {element};"
             )
 
-    def _start(self, reduction: str, row: Place) -> None:
+    def _start(self, reduction: str, array: str, place: Place) -> None:
         step = self.program[reduction]
         start = {"sum": "0", "max": "-INFINITY", "min": "INFINITY"}[step["kind"]]
-        row.say(f"real {c_name(reduction)}[{max(1, step.size)}];")
-        row.say(f"for (int i = 0; i < {step.size}; ++i) {c_name(reduction)}[i] = {start};")
+        place.say(f"real {array}[{max(1, step.size)}];")
+        place.say(f"for (int i = 0; i < {step.size}; ++i) {array}[i] = {start};")
 
     def _accumulate(self, reduction: str, body: Place) -> None:
         step = self.program[reduction]
@@ -121,7 +141,7 @@ class _LoopWriter:
                 body,
                 step.shape,
                 lambda at: (
-                    f"{c_name(reduction)}[{flat(step.shape, at)}] += "
+                    f"{_in_piece(reduction)}[{flat(step.shape, at)}] += "
                     f"{self.values.expression(operand, at, body)};"
                 ),
                 prepare=reduction,
@@ -156,9 +176,11 @@ class _LoopWriter:
 
     def _store(self, result: str, place: Place, at: str) -> None:
         size = self.program[result].size
+        element = f"{c_name(result)}[i]"
+        if not self.work.space.is_small:  # the sums of tiles are added up first
+            element = f"Number::store({element})"
         place.say(
-            f"for (int i = 0; i < {size}; ++i) "
-            f"out_{c_name(result)}[{at} * {size} + i] = Number::store({c_name(result)}[i]);"
+            f"for (int i = 0; i < {size}; ++i) out_{c_name(result)}[{at} * {size} + i] = {element};"
         )
 
     def _frame(self, row: Place) -> str:
@@ -192,6 +214,12 @@ class _LoopWriter:
             found += ["const Index* pointers", "const Index* members"]
         found += [f"const Index* {name}" for name in self.values.ways.values()]
         found += [f"const Stored* {name}" for name in self.values.leaves.values()]
-        found += [f"Stored* out_{c_name(r)}" for r in self.work.results if r in self.exported]
+        kind = "real" if self.work.space.is_small else "Stored"
+        found += [f"{kind}* out_{c_name(r)}" for r in self.work.results if r in self.exported]
         found += [f"int64_t {name}" for name in self.values.masks.values()]
         return [*found, "int64_t targets", "int64_t threads"]
+
+
+def _in_piece(reduction: str) -> str:
+    """The array with a sum over the current piece."""
+    return f"piece_{c_name(reduction)}"
