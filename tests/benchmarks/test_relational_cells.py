@@ -11,6 +11,8 @@ from shorthaul.graphs import RelationalGraph
 def test_differences_beyond_rounding_are_told() -> None:
     one = torch.tensor([1.0, 2.0])
     assert describe_difference([one], [one * (1 + 1e-5)]) == ""
+    assert describe_difference([one], [one * 1.005], most_edges=0) != ""
+    assert describe_difference([one], [one * 1.005], most_edges=100_000) == ""
     assert "largest difference 1" in describe_difference([one], [torch.tensor([1.0, 3.0])])
     with pytest.raises(ValueError, match="argument"):
         describe_difference([one], [one, one])
