@@ -131,6 +131,11 @@ def guess_sizes(
         Space.SOURCE_PAIR: _occupied(nodes * relations, edges),
         Space.TARGET_PAIR: _occupied(targets * relations, edges),
         Space.EDGE: edges,
+        # At random, relations have about as many sources as targets: one side has them all.
+        Space.SOURCE_SIDE_PAIR: _occupied(nodes * relations, edges),
+        Space.SOURCE_SIDE_EDGE: edges,
+        Space.TARGET_SIDE_PAIR: 0,
+        Space.TARGET_SIDE_EDGE: 0,
     }
     return GraphSizes({space: rows.get(space, relations * node_types) for space in Space})
 

@@ -15,6 +15,13 @@ value depends on says how many rows of it there really are::
     target, relation     TARGET_PAIR    one per pair that occurs
     anything more        EDGE           one per edge
 
+A weight per relation can be applied on either side of a sum over edges: to the sources of each relation,
+before it, or to what was summed for its targets. Each relation has a *side* that costs less, the end at
+which it has fewer distinct nodes, and `choose_sides` divides edges and pairs by it::
+
+    SOURCE_SIDE_EDGE, SOURCE_SIDE_PAIR    of relations with as few sources as targets, or fewer
+    TARGET_SIDE_EDGE, TARGET_SIDE_PAIR    of the others
+
 A *way* leads from each row of a fine space to one row of a coarser space. `expand` reads along a way,
 `reduce` adds up against it: they are each other's transposes, which is all that the gradient of an
 index is.
@@ -41,6 +48,10 @@ class Space(Enum):
     SOURCE_PAIR = "source pair"
     TARGET_PAIR = "target pair"
     EDGE = "edge"
+    SOURCE_SIDE_PAIR = "source side pair"
+    TARGET_SIDE_PAIR = "target side pair"
+    SOURCE_SIDE_EDGE = "source side edge"
+    TARGET_SIDE_EDGE = "target side edge"
 
     __hash__ = object.__hash__  # Enum's own is Python, and a call of a layer looks many spaces up
 
@@ -51,6 +62,12 @@ class Space(Enum):
 
 
 Dependencies = frozenset[str]
+
+# The edges of each side, and their pairs.
+SIDES: dict[Space, Space] = {
+    Space.SOURCE_SIDE_EDGE: Space.SOURCE_SIDE_PAIR,
+    Space.TARGET_SIDE_EDGE: Space.TARGET_SIDE_PAIR,
+}
 
 # (fine space, way) -> the space that the way leads to.
 WAYS: dict[tuple[Space, str], Space] = {
@@ -69,7 +86,20 @@ WAYS: dict[tuple[Space, str], Space] = {
     (Space.RELATION, "target_type"): Space.NODE_TYPE,
     (Space.RELATION, "and_source_type"): Space.RELATION_TYPE,
     (Space.RELATION, "and_target_type"): Space.RELATION_TYPE,
+    (Space.SOURCE_SIDE_PAIR, "node"): Space.NODE,
+    (Space.SOURCE_SIDE_PAIR, "relation"): Space.RELATION,
+    (Space.TARGET_SIDE_PAIR, "node"): Space.TARGET,
+    (Space.TARGET_SIDE_PAIR, "relation"): Space.RELATION,
     **{(space, "all"): Space.ONE for space in Space if space is not Space.ONE},
+}
+WAYS |= {
+    (edges, way): to
+    for edges, pairs in SIDES.items()
+    for way, to in {
+        "edge": Space.EDGE,
+        "side_pair": pairs,
+        **{way: to for (fine, way), to in WAYS.items() if fine is Space.EDGE},
+    }.items()
 }
 
 # What a row of each space is told apart by.

@@ -16,6 +16,7 @@ import torch
 from shorthaul.graphs import RelationalGraph
 from shorthaul.graphs.edge_tensors import choose_builder
 from shorthaul.graphs.indexes import TargetIndex
+from shorthaul.relational import sides
 from shorthaul.relational.spaces import Space, follow
 
 
@@ -93,6 +94,8 @@ class Topology:
             return self.graph.pairs("source").num_pairs
         if space is Space.TARGET_PAIR:
             return self.graph.pairs("target").num_pairs
+        if space in sides.SPACES:
+            return sides.count_rows(self, space)
         return {
             Space.ONE: 1,
             Space.RELATION: self.graph.num_relations,
@@ -191,6 +194,8 @@ class Topology:
         dtype = self.graph.index_dtype
         if way == "all":
             return torch.zeros(self.rows(fine), dtype=dtype)
+        if fine in sides.SPACES:
+            return sides.find_way(self, fine, way)
         if fine is Space.EDGE:
             if way in ("source", "target", "relation"):
                 edges: torch.Tensor = getattr(self.graph, way)
@@ -226,6 +231,8 @@ class Topology:
         if way == "type":
             limits = torch.tensor(self.graph.node_offsets, dtype=dtype)
             return Members(limits.clamp(max=self.rows(fine)), None)
+        if fine in sides.SPACES:
+            return self._sort_members(fine, way)
         if fine is Space.EDGE:
             if way == "relation":
                 by_relation = self.graph.by_relation()
@@ -243,10 +250,15 @@ class Topology:
         pairs = self.graph.pairs(_side(fine.value))
         if way == "relation":
             return Members(pairs.pointers[:], None)
-        rows = self.num_targets if fine is Space.TARGET_PAIR else self.graph.num_nodes
-        nodes = pairs.nodes[:]
-        by_node = choose_builder().sort_relations(nodes, nodes, nodes, rows)
-        return Members(by_node.pointers, by_node.edges)
+        return self._sort_members(fine, way)
+
+    def _sort_members(self, fine: Space, way: str) -> Members:
+        """The fine rows of every coarse row, found by sorting the way."""
+        leads_to = self.way(fine, way)
+        rows = self.rows(follow(fine, way))
+        found = choose_builder().sort_relations(leads_to, leads_to, leads_to, rows)
+        is_in_order = (fine, way) in sides.SORTED_WAYS
+        return Members(found.pointers, None if is_in_order else found.edges)
 
 
 _topologies: weakref.WeakKeyDictionary[RelationalGraph, dict[int, Topology]] = (

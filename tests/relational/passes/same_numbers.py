@@ -18,6 +18,10 @@ ROWS = {
     Space.SOURCE_PAIR: 9_000,
     Space.TARGET_PAIR: 9_000,
     Space.EDGE: 10_000,
+    Space.SOURCE_SIDE_PAIR: 9_000,
+    Space.SOURCE_SIDE_EDGE: 10_000,
+    Space.TARGET_SIDE_PAIR: 0,
+    Space.TARGET_SIDE_EDGE: 0,
 }
 
 

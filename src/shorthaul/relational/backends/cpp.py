@@ -262,8 +262,7 @@ class Run(PlanRun):
             arguments.append(self.topology.members(work.fine, work.way).rows)
             wide = WIDE.get(self.plan.dtype, self.plan.dtype)
             outputs = [
-                empty_rows((count, *self.program[name].shape), wide, False)
-                for name in loop.results
+                empty_rows((count, *self.program[name].shape), wide, False) for name in loop.results
             ]
         else:
             chunks = self.topology.chunks(work.space, work.fine, work.way)

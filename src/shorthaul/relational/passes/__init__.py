@@ -15,6 +15,7 @@ from shorthaul.relational.passes.bases import order_bases
 from shorthaul.relational.passes.compact import compact
 from shorthaul.relational.passes.reorder import multiply_weights_first
 from shorthaul.relational.passes.rewriting import GraphSizes
+from shorthaul.relational.passes.sides import choose_sides
 from shorthaul.relational.passes.simplify import canonicalise, remove_concatenations
 from shorthaul.relational.passes.spread import scale_on_edges
 
@@ -26,6 +27,7 @@ PIPELINE: tuple[Pass, ...] = (
     compact,  # the fewest rows
     multiply_weights_first,  # the cheapest order of products
     order_bases,  # rows by bases, or by what the bases make
+    choose_sides,  # each relation where it has fewer nodes
     place_products,  # before or after the sums over edges
     scale_on_edges,  # no rows per pair that are a node's row and a number
     canonicalise,  # what the others left
