@@ -60,7 +60,7 @@ inline real inner_product(const real* a, const real* b, int64_t depth) {
 
 // `columns` has the weight's columns after the last whole vector, one after the other.
 template <class real, int ROWS>
-inline void multiply_rows(const real* const* a, int64_t depth, const real* b, int64_t width,
+[[gnu::noinline]] void multiply_rows(const real* const* a, int64_t depth, const real* b, int64_t width,
                           const real* columns, real* const* c) {
   using L = Lanes<real>;
   int64_t n = 0;
@@ -187,7 +187,7 @@ inline void add_outer_columns(const real* const* x, const real* const* y, int64_
 
 // sums (depth x width) += X^T Y over `rows` rows
 template <class real>
-inline void add_outer(const real* const* x, const real* const* y, int64_t rows, int64_t depth,
+[[gnu::noinline]] void add_outer(const real* const* x, const real* const* y, int64_t rows, int64_t depth,
                       int64_t width, real* sums) {
   using L = Lanes<real>;
   int64_t n = 0;
