@@ -467,7 +467,7 @@ def is_plain(*tensors: Tensor | None) -> bool:
     for each in tensors:
         if each is not None and (
             type(each) not in (Tensor, torch.nn.Parameter)
-            or each.device.type not in ("cpu", "cuda")
+            or not (each.is_cpu or each.is_cuda)
             or (wants_gradient and each.requires_grad)
         ):
             return False

@@ -212,7 +212,7 @@ def _packed_bias(call: Call, bias: torch.Tensor) -> torch.Tensor:
         shape = replace(shape, groups=1, out_channels=shape.groups)
     # The planar kernel takes one channel at a time, so its bias is never filled up.
     if bias.dtype == real and (call.lanes == 1 or shape.out_channels % call.panel == 0):
-        return bias.detach().contiguous()
+        return bias if bias.is_contiguous() else bias.detach().contiguous()
     packed: torch.Tensor = packed_weights.find(
         bias,
         (shape.groups, call.panel, call.lanes, real),

@@ -8,6 +8,7 @@ copy.
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import math
 import threading
@@ -30,33 +31,39 @@ from shorthaul.jit import (
     load_kernel,
 )
 
-# Few enough to cost a few microseconds, many enough that every longer run of values has one.
+# Few enough to cost a microsecond, many enough that every longer run of values has one.
 SAMPLED_VALUES = 32
 
+_WORDS = {1: ctypes.c_uint8, 2: ctypes.c_uint16, 4: ctypes.c_uint32, 8: ctypes.c_uint64}
 
-def sample_values(tensor: torch.Tensor) -> list[float]:
-    """Values spread evenly over a CPU tensor, the first and the last among them.
+
+def sample_values(tensor: torch.Tensor) -> bytes:
+    """The bits of values spread evenly over the memory of a CPU tensor.
 
     They tell of writes that raise no version: `p.data.mul_(2)`, or an optimiser that uses `.data`. A
     tensor of up to 32 values is taken whole. On other devices nothing is sampled, because reading
     would wait for all work that was handed to the device.
 
-    >>> sample_values(torch.arange(63.0))[:4], sample_values(torch.ones(2))
-    ([0.0, 2.0, 4.0, 6.0], [1.0, 1.0])
+    >>> len(sample_values(torch.ones(3))), len(sample_values(torch.ones(1000)))
+    (12, 132)
     """
-    if tensor.device.type != "cpu":
-        return []
-    sample: list[float] = tensor.detach().take(_sampled_positions(tensor.numel())).tolist()
-    return sample
+    if not tensor.is_cpu or tensor.numel() == 0:
+        return b""
+    words, step = _find_words(tensor.shape, tensor.stride(), tensor.itemsize)
+    return memoryview(words.from_address(tensor.data_ptr()))[::step].tobytes()
 
 
 @functools.lru_cache(maxsize=4096)
-def _sampled_positions(values: int) -> torch.Tensor:
-    samples = min(values, SAMPLED_VALUES)
-    # From the first value to the last, so that the step is seldom a multiple of the kernel's size,
-    # which would sample the same tap of every channel.
-    positions = [each * (values - 1) // max(samples - 1, 1) for each in range(samples)]
-    return torch.tensor(positions, dtype=torch.int64, device="cpu")
+def _find_words(
+    shape: tuple[int, ...], strides: tuple[int, ...], item_bytes: int
+) -> tuple[Any, int]:
+    """The memory that a tensor spans, as an array of words, and which of them to look at."""
+    extent = 1 + sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True))
+    step = max(1, (extent - 1) // (SAMPLED_VALUES - 1))
+    # No multiple of a usual kernel's size, which would sample the same tap of every channel.
+    while math.gcd(step, 2 * 3 * 5 * 7) > 1:
+        step -= 1
+    return _WORDS[item_bytes] * extent, step
 
 
 @dataclass(frozen=True)
@@ -66,11 +73,11 @@ class _Copies:
     reference: weakref.ref[torch.Tensor]
     version: int
     address: int
-    sample: list[float]
+    sample: bytes
     by_order: dict[object, Any] = field(default_factory=dict)
 
-    def are_of(self, weight: torch.Tensor, version: int, address: int, sample: list[float]) -> bool:
-        """Whether the tensor is this one, and unchanged. A NaN in the sample counts as a change."""
+    def are_of(self, weight: torch.Tensor, version: int, address: int, sample: bytes) -> bool:
+        """Whether the tensor is this one, and unchanged."""
         return (
             self.reference() is weight
             and (self.version, self.address) == (version, address)
