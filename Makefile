@@ -7,8 +7,8 @@ PEERS  := .peers
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 ARGS   ?=
-# Processes that run the tests beside each other; 0: in one, as a test may mind what runs beside it.
-WORKERS ?= 0
+# Processes that run the tests beside each other: one per core, up to four; 0: this one alone.
+WORKERS ?= auto
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
@@ -40,10 +40,10 @@ lint: $(READY) | check ## ruff and mypy
 	$(BIN)/mypy
 
 test: lint ## everything that must pass before a commit
-	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist worksteal $(ARGS)
+	$(BIN)/python -m pytest --numprocesses $(WORKERS) --maxprocesses 4 --dist worksteal $(ARGS)
 
 test-all: lint ## the same with the long exhaustive tests
-	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist worksteal -m 'slow or not slow' $(ARGS)
+	$(BIN)/python -m pytest --numprocesses $(WORKERS) --maxprocesses 4 --dist worksteal -m 'slow or not slow' $(ARGS)
 
 format: $(READY) | check ## format, and fix what ruff can fix
 	$(BIN)/ruff check --fix .

@@ -186,7 +186,7 @@ def test_the_second_time_nothing_is_installed(computer: Computer) -> None:
     ready.touch()
     planned = _make("--dry-run", "test", f"VENV={computer.environment}").stdout
     assert "pip install" not in planned
-    assert "-m pytest --numprocesses 0" in planned.strip().splitlines()[-1]
+    assert "-m pytest --numprocesses" in planned.strip().splitlines()[-1]
     os.utime(ready, (0, 0))  # older than pyproject.toml: something changed
     planned = _make("--dry-run", "test", f"VENV={computer.environment}").stdout
     assert planned.count("pip install") == 2
