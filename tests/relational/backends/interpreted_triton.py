@@ -36,6 +36,7 @@ from shorthaul.relational.backends import triton_math
 from shorthaul.relational.layer import CompiledFunction
 from shorthaul.relational.pointwise import POINTWISE
 from shorthaul.relational.random_stream import keep_mask, start_state
+from shorthaul.relational.spaces import Space
 from tests.relational.programs import (
     LAYERS,
     SIZES,
@@ -157,6 +158,20 @@ def check_layer(made: torch.nn.Module, width: int, edge_dim: int = 0) -> dict[st
     if isinstance(made, CompGCNConv):
         inputs.append(torch.randn(4, width, generator=generator).requires_grad_())
     return compare(made, inputs, lambda module, x, *more: module(x, edge_index, edge_type, *more))
+
+
+def check_sides() -> dict[str, float]:
+    """Relations that are multiplied before the sum and after it."""
+    many, few = torch.arange(2, 32), torch.arange(30) % 2
+    graph = RelationalGraph.from_edges(
+        torch.cat([many, few]), torch.cat([few, many]), torch.tensor([0] * 30 + [1] * 30)
+    )
+    x = torch.randn(32, 24, generator=torch.Generator().manual_seed(8)).requires_grad_()
+    made = RGCNConv(24, 20, 2)
+    found = compare(made, [x], lambda module, *inputs: module(*inputs, graph))
+    (compiled,) = made.function.compilations.values()
+    assert Space.TARGET_SIDE_PAIR in {step.space for step in compiled.program.steps}
+    return found
 
 
 def check_typed(kind: Any, heads: int) -> dict[str, float]:
@@ -306,6 +321,7 @@ def layer_cases() -> Iterator[tuple[str, Callable[[], dict[str, float]]]]:
     yield "RGCN, blocks, sum", lambda: check_layer(RGCNConv(6, 4, 3, num_blocks=2, aggr="add"), 6)
     yield "RGCN, max", lambda: check_layer(RGCNConv(6, 4, 3, aggr="max"), 6)
     yield "RGCN, wide", lambda: check_layer(RGCNConv(24, 20, 3), 24)  # tl.dot, with remainders
+    yield "RGCN, two sides", check_sides
     additive = {"attention_mode": "additive-self-attention", "heads": 2, "edge_dim": 3}
     yield "RGAT, additive", lambda: check_layer(RGATConv(6, 4, 3, **additive), 6, 3)
     within = {
