@@ -19,4 +19,4 @@ def measure(answer: Answer) -> None:
 
 
 if __name__ == "__main__":
-    answer_question(measure, rounds=5)
+    answer_question(measure, rounds=9)
