@@ -5,6 +5,7 @@ import torch
 
 from shorthaul.graphs import RelationalGraph
 from shorthaul.relational import EdgeFeature, NodeFeature, RGCNConv, Weight, layer, linear
+from shorthaul.relational.passes import sides as pass_module
 from shorthaul.relational.passes.compact import compact
 from shorthaul.relational.passes.sides import choose_sides
 from shorthaul.relational.passes.simplify import canonicalise
@@ -13,10 +14,13 @@ from tests.relational.passes.same_numbers import require_same_numbers, sizes
 from tests.relational.programs import attend, convolve, record
 
 LEAN = {
-    "source_side_pair": 500,
-    "target_side_pair": 500,
-    "source_side_edge": 5_000,
-    "target_side_edge": 5_000,
+    "edge": 100_000,
+    "source_pair": 90_000,
+    "target_pair": 90_000,
+    "source_side_pair": 5_000,
+    "target_side_pair": 5_000,
+    "source_side_edge": 50_000,
+    "target_side_edge": 50_000,
 }
 
 
@@ -75,20 +79,22 @@ def test_the_same_numbers(definition, trains):
 def test_not_where_a_side_saves_too_little():
     before = _compacted(convolve)
     assert choose_sides(before, sizes()) == before
-    nearly = {**LEAN, "source_side_pair": 4_000, "target_side_pair": 4_000}
+    nearly = {**LEAN, "source_side_pair": 40_000, "target_side_pair": 40_000}
     assert choose_sides(before, sizes(**nearly)) == before
 
 
 def test_not_where_all_relations_have_few_targets():
     before = _compacted(convolve)
-    few = sizes(
-        target_pair=900,
-        source_side_pair=0,
-        source_side_edge=0,
-        target_side_pair=900,
-        target_side_edge=10_000,
-    )
-    assert choose_sides(before, few) == before
+    few = {"target_pair": 9_000, "target_side_pair": 9_000, "target_side_edge": 100_000}
+    none = {"source_side_pair": 0, "source_side_edge": 0}
+    assert choose_sides(before, sizes(**{**LEAN, **few, **none})) == before
+
+
+def test_not_for_mini_batches():
+    before = _compacted(convolve)
+    assert choose_sides(before, sizes(**LEAN, target=900)) == before
+    small = {name: rows // 10 for name, rows in LEAN.items()}
+    assert choose_sides(before, sizes(**small)) == before
 
 
 def test_attention_stays_in_one_sweep():
@@ -97,7 +103,8 @@ def test_attention_stays_in_one_sweep():
 
 
 @pytest.mark.parametrize("options", [{}, {"num_bases": 2}, {"num_blocks": 2}, {"aggr": "add"}])
-def test_a_layer_on_a_graph_of_lean_relations(options):
+def test_a_layer_on_a_graph_of_lean_relations(options, monkeypatch):
+    monkeypatch.setattr(pass_module, "LEAST_EDGES", 0)
     people, genders = torch.arange(2, 302), torch.randint(2, (300,))
     graph = RelationalGraph.from_edges(
         torch.cat([people, genders]),

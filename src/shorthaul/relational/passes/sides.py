@@ -17,7 +17,10 @@ from shorthaul.relational.passes.scaling import (
 from shorthaul.relational.pointwise import POINTWISE
 from shorthaul.relational.spaces import Space
 
-LEAST_GAIN = 1.1  # what the second pass over targets and the lists of either side must bring
+LEAST_GAIN = 1.1  # what the second pass over targets must bring
+# To list the edges of both sides takes longer than one call gains. A graph with fewer edges may be a
+# mini-batch, which is called once, and one with fewer targets than nodes is.
+LEAST_EDGES = 50_000
 
 
 def choose_sides(program: Program, sizes: GraphSizes) -> Program:
@@ -41,7 +44,7 @@ def choose_sides(program: Program, sizes: GraphSizes) -> Program:
         other = reduce n {kind=sum, way=node}      : 64 over target
         out = add one, other                       : 64 over target
 
-    A scaling that itself comes from a sum over edges (attention) stays: its edges are swept together.
+    Mini-batches stay as they are: see `LEAST_EDGES`. A scaling that itself comes from a sum over edges (attention) stays: its edges are swept together.
     """
 
     def rule(rewriter: Rewriter, step: Step) -> str | None:
@@ -65,6 +68,8 @@ def choose_sides(program: Program, sizes: GraphSizes) -> Program:
 
 
 def _is_less_work(sizes: GraphSizes, x: Step, product: Step) -> bool:
+    if sizes[Space.EDGE] < LEAST_EDGES or sizes[Space.TARGET] < sizes[Space.NODE]:
+        return False
     divided = Cost(
         (sizes[Space.SOURCE_SIDE_PAIR] + sizes[Space.TARGET_SIDE_PAIR])
         * x.size
