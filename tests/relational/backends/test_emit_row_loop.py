@@ -29,6 +29,9 @@ def test_rows_that_are_far_apart_are_asked_for_ahead():
     wide = compile_program(_wide(), sizes_of(sample_graph()), torch.float32, torch.int32)
     *_, loop = wide.cpp.loops.values()
     assert "__builtin_prefetch" in loop.text
+    assert (
+        "chunk_stop = pointers[chunk_rows[chunk + 1]]" in loop.text
+    )  # those of the next rows, too
 
 
 def _wide():

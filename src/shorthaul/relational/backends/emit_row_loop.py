@@ -57,6 +57,7 @@ class _LoopWriter:
     ) -> None:
         self.name, self.order, self.exported = name, order, exported
         self.work, self.program = order.work, order.program
+        self.prefetches = False
         rounded = is_narrow and not order.work.space.is_small
         self.values = ValueWriter(order, exported if rounded else frozenset())
 
@@ -93,7 +94,9 @@ class _LoopWriter:
             self._accumulate(reduction, body)
         piece.say("for (int64_t p = piece; p < end; ++p) {")
         piece.say("  const int64_t f = members ? members[p] : p;")
-        for line in self.values.take_prefetches():
+        ahead = self.values.take_prefetches()
+        self.prefetches |= bool(ahead)
+        for line in ahead:
             piece.say(line)
         piece.lines += body.lines
         piece.say("}")
@@ -200,6 +203,8 @@ class _LoopWriter:
         )
         if self.order.has_finer:
             lines.append("      const int64_t start = pointers[row], stop = pointers[row + 1];")
+        if self.prefetches:
+            lines.append("      const int64_t chunk_stop = pointers[chunk_rows[chunk + 1]];")
         for each, size in kept.items():
             lines.append(
                 f"      if (int64_t(scratch_{each}.size()) < (stop - start) * {size}) "

@@ -51,10 +51,12 @@ class ValueWriter:
         self._prefetched: list[tuple[str, str, int]] = []
 
     def take_prefetches(self) -> list[str]:
-        """Lines that ask for the rows which the sweep just written will read soon."""
+        """Lines that ask for the rows which the sweep just written will read soon, for this row or
+        the next ones: many rows have fewer edges than lie ahead.
+        """
         if not self._prefetched:
             return []
-        lines = [f"  if (p + {PREFETCH_AHEAD} < stop) {{"]
+        lines = [f"  if (p + {PREFETCH_AHEAD} < chunk_stop) {{"]
         ahead = f"p + {PREFETCH_AHEAD}"
         lines.append(f"    const int64_t next = members ? members[{ahead}] : {ahead};")
         for leaf, way, size in self._prefetched:
