@@ -30,10 +30,13 @@ from shorthaul.jit import (
     ThreadsArgument,
     load_kernel,
 )
-from shorthaul.storage import BufferPool
+from shorthaul.storage import Buffer, BufferPool
 
 # Below this, one allocation after the other is cheaper than a mapping with huge pages.
 HUGE_PAGES_FROM_BYTES = 2 * 2**20
+# Indexes up to this large leave their memory to the next one: where the system has no huge pages left,
+# clearing small ones takes longer than sorting.
+KEPT_BYTES = 32 * 2**20
 _ALIGNMENT_BYTES = 64
 
 _TEXT = r"""
@@ -373,15 +376,25 @@ def empty_columns(dtype: torch.dtype, sizes: Sequence[int]) -> list[torch.Tensor
     if total_bytes < HUGE_PAGES_FROM_BYTES:
         return [torch.empty(size, dtype=dtype) for size in sizes]
     columns, offset_bytes = [], 0
-    # A closed pool keeps nothing: the memory goes back to the system with the last of the vectors.
-    with (
-        BufferPool(2 * total_bytes, why="graph indexes") as pool,
-        pool.take(total_bytes) as buffer,
-    ):
+    with _take(total_bytes) as buffer:
         for size, step in zip(sizes, steps, strict=True):
             columns.append(buffer.tensor(dtype, (size,), offset_bytes=offset_bytes))
             offset_bytes += step
     return columns
+
+
+def _take(size_bytes: int) -> Buffer:
+    """Memory for an index: that of an earlier one where it is small, as those of mini-batches are."""
+    if size_bytes <= KEPT_BYTES:
+        return _kept_pool().take(size_bytes)
+    # A closed pool keeps nothing: the memory goes back to the system with the last of the vectors.
+    with BufferPool(2 * size_bytes, why="graph indexes") as pool:
+        return pool.take(size_bytes)
+
+
+@functools.cache
+def _kept_pool() -> BufferPool:
+    return BufferPool(2**40, why="graph indexes")
 
 
 @functools.cache
