@@ -252,6 +252,19 @@ class TestPackedWeights:
         assert torch.equal(packer.find(weight), weight)
 
 
+class Wrapper(torch.Tensor):
+    """A tensor of 100 values without memory of its own, as sharded parameters are."""
+
+    @staticmethod
+    def __new__(cls) -> torch.Tensor:
+        made: torch.Tensor = torch.Tensor._make_wrapper_subclass(cls, (100,))  # type: ignore[attr-defined]
+        return made
+
+    @classmethod
+    def __torch_dispatch__(cls, *arguments: object) -> None:
+        raise NotImplementedError
+
+
 class TestSamples:
     @given(st.integers(1, 5000), st.data())
     def test_every_long_run_has_a_sample(self, values: int, data: st.DataObject) -> None:
@@ -269,6 +282,14 @@ class TestSamples:
 
     def test_other_devices_are_not_waited_for(self) -> None:
         assert sample_values(torch.empty(100, device="meta")) == b""
+
+    def test_what_has_no_memory_is_not_read(self) -> None:
+        released = torch.ones(100)
+        released.untyped_storage().resize_(0)  # as sharding does between steps
+        assert sample_values(released) == b""
+        wrapped = Wrapper()
+        assert wrapped.is_cpu
+        assert sample_values(wrapped) == b""
 
     @given(st.lists(st.integers(0, 9), max_size=4), st.data())
     def test_views_are_read_within_their_own_memory(

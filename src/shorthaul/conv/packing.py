@@ -42,15 +42,18 @@ def sample_values(tensor: torch.Tensor) -> bytes:
 
     They tell of writes that raise no version: `p.data.mul_(2)`, or an optimiser that uses `.data`. A
     tensor of up to 32 values is taken whole. On other devices nothing is sampled, because reading
-    would wait for all work that was handed to the device.
+    would wait for all work that was handed to the device; nor where a tensor has no memory of its own.
 
     >>> len(sample_values(torch.ones(3))), len(sample_values(torch.ones(1000)))
     (12, 132)
     """
     if not tensor.is_cpu or tensor.numel() == 0:
         return b""
+    address = tensor.data_ptr()
+    if address == 0:  # wraps another tensor, as sharded parameters do, or its storage was released
+        return b""
     words, step = _find_words(tensor.shape, tensor.stride(), tensor.itemsize)
-    return memoryview(words.from_address(tensor.data_ptr()))[::step].tobytes()
+    return memoryview(words.from_address(address))[::step].tobytes()
 
 
 @functools.lru_cache(maxsize=4096)
