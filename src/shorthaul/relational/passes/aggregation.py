@@ -10,7 +10,7 @@ from shorthaul.relational.passes.rewriting import GraphSizes, Rewriter, rewrite
 from shorthaul.relational.passes.scaling import (
     aggregate_cost,
     find_scaling,
-    is_spread_product,
+    find_summed_product,
     keeps_width,
     scale_again,
     transform_cost,
@@ -39,27 +39,19 @@ def place_products(program: Program, sizes: GraphSizes) -> Program:
     """
 
     def rule(rewriter: Rewriter, step: Step) -> str | None:
-        if step.operation == "reduce":
-            return _aggregate_first(rewriter, step, sizes)
         if step.operation == "linear":
             return _transform_first(rewriter, step, sizes)
-        return None
+        return _aggregate_first(rewriter, step, sizes)
 
     return rewrite(program, rule)
 
 
 def _aggregate_first(rewriter: Rewriter, step: Step, sizes: GraphSizes) -> str | None:
-    if step["kind"] != "sum" or step["way"] != "target":
-        return None
-    found = find_scaling(rewriter, step.operands[0], is_spread_product)
+    found = find_summed_product(rewriter, step)
     if found is None:
         return None
-    scaling, spread = found
-    product = rewriter.old(spread.operands[0])
-    x, weight = (rewriter.old(each) for each in product.operands)
+    scaling, product, x, weight = found
     sums = Space.TARGET_PAIR if weight.space is Space.RELATION else Space.TARGET
-    if not rewriter.is_used_once(product.name) or not keeps_width(scaling, product):
-        return None
     before = transform_cost(sizes, product.space, x, product)
     after = aggregate_cost(sizes, sums, x, product)
     if after.total(sizes.trains) >= before.total(sizes.trains):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from math import prod
+from typing import NamedTuple
 
 from shorthaul.relational.ir import Shape, Step
 from shorthaul.relational.passes.costs import Cost
@@ -15,6 +16,30 @@ from shorthaul.relational.passes.rewriting import GraphSizes, Rewriter
 from shorthaul.relational.spaces import Space
 
 Scaling = list[tuple[Step, int]]  # steps from the outside in, and which operand goes on
+
+
+class SummedProduct(NamedTuple):
+    """A product that is spread to edges, scaled, and summed for every target, and used nowhere else."""
+
+    scaling: Scaling
+    product: Step
+    x: Step
+    weight: Step
+
+
+def find_summed_product(rewriter: Rewriter, step: Step) -> SummedProduct | None:
+    """What `step` sums, if it is such a sum and its rows keep their width on the way."""
+    if step.operation != "reduce" or (step["kind"], step["way"]) != ("sum", "target"):
+        return None
+    found = find_scaling(rewriter, step.operands[0], is_spread_product)
+    if found is None:
+        return None
+    scaling, spread = found
+    product = rewriter.old(spread.operands[0])
+    if not rewriter.is_used_once(product.name) or not keeps_width(scaling, product):
+        return None
+    x, weight = (rewriter.old(each) for each in product.operands)
+    return SummedProduct(scaling, product, x, weight)
 
 
 def find_scaling(

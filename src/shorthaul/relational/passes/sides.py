@@ -8,9 +8,7 @@ from shorthaul.relational.passes.rewriting import GraphSizes, Rewriter, rewrite
 from shorthaul.relational.passes.scaling import (
     Scaling,
     aggregate_cost,
-    find_scaling,
-    is_spread_product,
-    keeps_width,
+    find_summed_product,
     scale_again,
     transform_cost,
 )
@@ -44,21 +42,16 @@ def choose_sides(program: Program, sizes: GraphSizes) -> Program:
         other = reduce n {kind=sum, way=node}      : 64 over target
         out = add one, other                       : 64 over target
 
-    Mini-batches stay as they are: see `LEAST_EDGES`. A scaling that itself comes from a sum over edges (attention) stays: its edges are swept together.
+    Mini-batches stay as they are: see `LEAST_EDGES`. So does a scaling that itself comes from a sum over
+    edges (attention): its edges are swept together.
     """
 
     def rule(rewriter: Rewriter, step: Step) -> str | None:
-        if step.operation != "reduce" or (step["kind"], step["way"]) != ("sum", "target"):
-            return None
-        found = find_scaling(rewriter, step.operands[0], is_spread_product)
+        found = find_summed_product(rewriter, step)
         if found is None:
             return None
-        scaling, spread = found
-        product = rewriter.old(spread.operands[0])
-        x, weight = (rewriter.old(each) for each in product.operands)
+        scaling, product, x, weight = found
         if weight.space is not Space.RELATION or (x.operation, x.get("way")) != ("expand", "node"):
-            return None
-        if not rewriter.is_used_once(product.name) or not keeps_width(scaling, product):
             return None
         if not _is_less_work(sizes, x, product) or not _can_be_divided(rewriter, scaling):
             return None
