@@ -30,7 +30,7 @@ from shorthaul.jit import (
     ThreadsArgument,
     load_kernel,
 )
-from shorthaul.storage import Buffer, BufferPool
+from shorthaul.storage import NO_LIMIT_BYTES, Buffer, BufferPool
 
 # Below this, one allocation after the other is cheaper than a mapping with huge pages.
 HUGE_PAGES_FROM_BYTES = 2 * 2**20
@@ -394,7 +394,7 @@ def _take(size_bytes: int) -> Buffer:
 
 @functools.cache
 def _kept_pool() -> BufferPool:
-    return BufferPool(2**40, why="graph indexes")
+    return BufferPool(NO_LIMIT_BYTES, why="graph indexes")
 
 
 @functools.cache

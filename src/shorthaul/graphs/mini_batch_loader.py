@@ -22,10 +22,9 @@ from shorthaul.graphs.neighbour_sampler import NeighbourSampler
 from shorthaul.graphs.plain_sampling import mix
 from shorthaul.jit.runtime import kernel_threads, limited_threads
 from shorthaul.settings import settings
-from shorthaul.storage import BufferPool
+from shorthaul.storage import NO_LIMIT_BYTES, BufferPool
 from shorthaul.tensors.table import RowTable
 
-_NO_LIMIT_BYTES = 2**62
 # How far sampling runs ahead of gathering where a cache can use it: ids are small.
 _WINDOW_BATCHES = 16
 
@@ -83,7 +82,7 @@ class MiniBatchLoader:
         self.sampler.require_seeds(self.seeds)
         self._features = FeatureRows(graph, features)
         self._labels, self._label_offset = _read_labels(graph, labels, self.seeds)
-        self._pool = BufferPool(_NO_LIMIT_BYTES, why="mini-batches")
+        self._pool = BufferPool(NO_LIMIT_BYTES, why="mini-batches")
 
     def __len__(self) -> int:
         whole, rest = divmod(self.seeds.shape[0], self.batch_size)

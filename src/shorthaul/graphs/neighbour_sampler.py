@@ -19,14 +19,13 @@ from shorthaul.graphs.plain_sampling import GOLDEN, mix, sample_plainly
 from shorthaul.graphs.sampling_kernels import HASHED_FROM_NODES, SamplingMemory
 from shorthaul.jit import can_use_kernels
 from shorthaul.jit.runtime import kernel_threads
-from shorthaul.storage import BufferPool
+from shorthaul.storage import NO_LIMIT_BYTES, BufferPool
 from shorthaul.tensors import UnifiedTensor
 
 _MASK = 2**64 - 1
 # Below this, malloc has warm memory; above, it maps fresh pages, and faulting them in costs as much
 # as the sampling.
 _POOLED_FROM_BYTES = 64 * 1024
-_NO_LIMIT_BYTES = 2**62
 
 
 class NeighbourSampler:
@@ -77,7 +76,7 @@ class NeighbourSampler:
         self._widths = torch.tensor(widths, dtype=torch.int64)
         self._numbers = itertools.count()
         self._idle: list[SamplingMemory] = []  # append and pop are atomic: no lock to fork with
-        self._pool = BufferPool(_NO_LIMIT_BYTES, why="sampled blocks")
+        self._pool = BufferPool(NO_LIMIT_BYTES, why="sampled blocks")
 
     def sample(
         self, seeds: Any, *, number: int | None = None, threads: int | None = None

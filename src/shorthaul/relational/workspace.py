@@ -11,10 +11,9 @@ from math import prod
 
 import torch
 
-from shorthaul.storage.buffer_pool import BufferPool
+from shorthaul.storage import NO_LIMIT_BYTES, BufferPool
 
 POOLED_BYTES = 256 * 1024  # below this, malloc reuses memory well enough
-BUDGET_BYTES = 2**40  # memory is limited by what programs hold, not here
 
 _lock = threading.Lock()
 _pools: list[BufferPool] = []
@@ -31,5 +30,5 @@ def empty_rows(shape: tuple[int, ...], dtype: torch.dtype, is_output: bool) -> t
 def _pool() -> BufferPool:
     with _lock:
         if not _pools:
-            _pools.append(BufferPool(BUDGET_BYTES, why="values of relational layers"))
+            _pools.append(BufferPool(NO_LIMIT_BYTES, why="values of relational layers"))
         return _pools[0]

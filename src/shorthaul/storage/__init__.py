@@ -1,6 +1,6 @@
 """Bytes to and from disk: ranges -> plan -> ticket -> buffers."""
 
-from shorthaul.storage.buffer_pool import Buffer, BufferPool
+from shorthaul.storage.buffer_pool import NO_LIMIT_BYTES, Buffer, BufferPool
 from shorthaul.storage.coalesce import ReadPlan, plan_reads
 from shorthaul.storage.engine import (
     EngineStats,
@@ -18,6 +18,7 @@ from shorthaul.storage.throttled_engine import ThrottledEngine, throttled_engine
 from shorthaul.storage.uring_engine import UringEngine
 
 __all__ = [
+    "NO_LIMIT_BYTES",
     "Buffer",
     "BufferPool",
     "EngineStats",

@@ -42,6 +42,7 @@ Bytes = npt.NDArray[np.uint8]
 
 PAGE_BYTES = 4096
 HUGE_PAGE_BYTES = 2 * 2**20
+NO_LIMIT_BYTES = 2**62  # the budget of a pool whose takers limit what they hold
 
 
 def choose_class_bytes(length_bytes: int) -> int:
