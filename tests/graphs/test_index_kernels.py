@@ -104,25 +104,27 @@ def test_large_columns_live_as_long_as_the_last_of_them() -> None:
 
 def test_the_next_index_gets_the_memory_of_one_that_is_gone() -> None:
     sizes = (10, 600_000)
+    pool = index_kernels._kept_pool()
     first, last = index_kernels.empty_columns(torch.int64, sizes)
-    address = first.data_ptr()
+    in_use_bytes = pool.in_use_bytes
+    assert in_use_bytes >= 600_000 * 8
     del first
-    others = index_kernels.empty_columns(torch.int64, sizes)
-    assert others[0].data_ptr() != address  # `last` is still there
-    del last, others
-    mapped_bytes = index_kernels._kept_pool().mapped_bytes
-    others = index_kernels.empty_columns(torch.int64, sizes)
-    assert len(others) == 2
-    assert index_kernels._kept_pool().mapped_bytes == mapped_bytes
+    assert pool.in_use_bytes == in_use_bytes  # `last` is still there
+    del last
+    mapped_bytes = pool.mapped_bytes
+    assert pool.in_use_bytes < in_use_bytes
+    again = index_kernels.empty_columns(torch.int64, sizes)
+    assert [each.numel() for each in again] == list(sizes)
+    assert (pool.in_use_bytes, pool.mapped_bytes) == (in_use_bytes, mapped_bytes)
 
 
 def test_a_large_index_gives_its_memory_back(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(index_kernels, "KEPT_BYTES", 2**22)
-    mapped_bytes = index_kernels._kept_pool().mapped_bytes
+    in_use_bytes = index_kernels._kept_pool().in_use_bytes
     (column,) = index_kernels.empty_columns(torch.int64, (600_000,))
     column.fill_(3)
     assert int(column.sum()) == 1_800_000
-    assert index_kernels._kept_pool().mapped_bytes == mapped_bytes
+    assert index_kernels._kept_pool().in_use_bytes == in_use_bytes
 
 
 def test_the_source_names_its_index_type() -> None:
