@@ -11,12 +11,14 @@ import ctypes
 import functools
 import operator
 from collections.abc import Callable
+from types import CodeType
 from typing import Any
 
 import torch
 
 from shorthaul.errors import CompileError, KernelLoadError, KernelStatusError, NoCompilerError
 from shorthaul.fallbacks import note_fallback
+from shorthaul.jit.caller_cache import load_callers
 from shorthaul.jit.contract import emit_caller, real, refuse
 from shorthaul.jit.kernel_cache import CacheEntry, KernelCache
 from shorthaul.jit.runtime import find_openmp, kernel_threads
@@ -45,7 +47,9 @@ class KernelFunction:
     `scale(x, factor, out, n, threads)`.
     """
 
-    def __init__(self, source: CppSource, function: Function, library: ctypes.CDLL) -> None:
+    def __init__(
+        self, source: CppSource, function: Function, library: ctypes.CDLL, caller: CodeType
+    ) -> None:
         self.name = f"{source.name}.{function.name}"
         self.source = source
         self.function = function
@@ -68,7 +72,7 @@ class KernelFunction:
             "_torch": torch,
             "_whole": operator.index,
         }
-        exec(emit_caller(function), scope)
+        exec(caller, scope)
         self._caller: Callable[..., Any] = scope["caller"]  # type: ignore[assignment]
         self._returns_status = function.returns == "status"
 
@@ -110,8 +114,10 @@ class Kernel:
                     entry.directory / "compile.sh",
                     f"`{each.prototype()}` is declared, but nothing with these types is defined",
                 )
+        callers = load_callers(entry.directory, [emit_caller(each) for each in source.functions])
         self.functions = {
-            each.name: KernelFunction(source, each, library) for each in source.functions
+            each.name: KernelFunction(source, each, library, caller)
+            for each, caller in zip(source.functions, callers, strict=True)
         }
 
     def __getattr__(self, name: str) -> KernelFunction:

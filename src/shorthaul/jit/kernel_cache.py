@@ -9,6 +9,7 @@ One directory per kernel, named by the digest of everything it depends on::
         compile.log   what the compiler said
         kernel.so     the shared object
         entry.json    name, size and SHA-256 of the object, written last
+        callers-*.bin the compiled Python that checks calls, left there by `caller_cache`
 
 An entry is built in a directory of its own and renamed into place, so that a reader sees all of it
 or none. One lock file per digest makes processes that want the same kernel wait for one compile

@@ -20,6 +20,7 @@ missing, which is an error before anything is called.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import keyword
 import re
@@ -55,7 +56,7 @@ _RETURN_TYPES = {
     "int64": "int64_t",
     "address": "void*",
 }
-_INCLUDE = re.compile(r'^\s*#include\s+"(shorthaul/[\w/]+\.h)"', re.MULTILINE)
+_INCLUDE = re.compile(r'#include\s+"(shorthaul/[\w/]+\.h)"')
 
 
 @dataclass(frozen=True)
@@ -209,5 +210,6 @@ def _require_distinct(owner: str, names: Sequence[str]) -> None:
             raise ValueError(f"{owner}: `{name}` names two different things")
 
 
+@functools.cache  # a package's files do not change while it runs
 def _read_header(name: str) -> str:
     return (resources.files("shorthaul.jit") / "include" / name).read_text(encoding="utf-8")
