@@ -5,6 +5,7 @@ import torch
 
 from shorthaul.relational import NodeFeature, Weight, layer, linear
 from shorthaul.relational.backends.cpp import Run
+from shorthaul.relational.backends.emit_products import ROWS_PER_OUTER_TILE
 from shorthaul.relational.backends.run import find_last_uses
 from shorthaul.relational.estimate import Machine, estimate
 from shorthaul.relational.explain import explain_definition, guess_sizes
@@ -55,7 +56,8 @@ def test_rgcn_by_hand():
 
 
 def test_rgcn_backward_by_hand():
-    costs = explain_definition(rgcn, {"width": 64, "out": 32}, GRAPH).estimate().of("backward")
+    explained = explain_definition(rgcn, {"width": 64, "out": 32}, GRAPH)
+    costs = explained.estimate().of("backward")
     flops = {each.title: each.flops for each in costs.kernels}
     assert flops == {
         "loop over source pair rows: reduce": 1000 * 32,
@@ -66,7 +68,12 @@ def test_rgcn_backward_by_hand():
     outer = costs.kernels[2]
     weight = 10 * 64 * 32 * 4
     assert dict(outer.writes) == {"outer": weight}
-    assert outer.temporary_bytes == weight  # one tile of pairs for each relation
+    assert outer.temporary_bytes == 0  # one tile of pairs for each relation, added up in place
+    narrow = estimate(explained.compilation.plan, GRAPH, value_bytes=2).of("backward").kernels[2]
+    assert narrow.temporary_bytes == weight  # in float32, then rounded
+    many = GraphSizes(GRAPH.rows | {Space.SOURCE_PAIR: 2 * ROWS_PER_OUTER_TILE + 10})
+    outer = estimate(explained.compilation.plan, many).of("backward").kernels[2]
+    assert outer.temporary_bytes == 4 * 64 * 32 * 4  # at most two relations with two tiles each
 
 
 def test_rgat_by_hand():

@@ -38,6 +38,7 @@ from shorthaul.relational.spaces import Space
 from shorthaul.units import format_bytes, format_seconds
 
 MEASURED_STREAM_BYTES = 2**28  # beyond the caches of one socket
+WIDE_BYTES = 4  # numbers of this size and more are added up as they are stored
 
 
 @dataclass(frozen=True)
@@ -286,7 +287,10 @@ class _Counter:
         return count * self.index_bytes
 
     def _temporary_bytes(self, work: Work) -> int:
-        """Sums of tiles of rows, one after the other for each type: about this many tiles."""
+        """Sums of tiles of rows, one after the other for each type: about this many tiles.
+
+        A type with one tile is added up where it belongs, unless that is narrower than a sum.
+        """
         if isinstance(work, OuterSum):
             names, fine = [work.step], self.program[self.program[work.step].operands[0]].space
         elif isinstance(work, RowLoop) and work.space.is_small and work.fine is not None:
@@ -297,8 +301,10 @@ class _Counter:
         total = 0
         for name in names:
             step = self.program[name]
-            tiles = min(self.sizes[step.space], rows) + rows // ROWS_PER_OUTER_TILE
-            total += tiles * step.size * self.value_bytes
+            full = rows // ROWS_PER_OUTER_TILE
+            is_direct = isinstance(work, OuterSum) and self.value_bytes >= WIDE_BYTES
+            tiles = full + min(self.sizes[step.space], full if is_direct else rows)
+            total += tiles * step.size * max(self.value_bytes, WIDE_BYTES)
         return total
 
     # Floating operations

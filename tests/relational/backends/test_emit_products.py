@@ -5,9 +5,16 @@ import torch
 
 from shorthaul.graphs import RelationalGraph
 from shorthaul.relational import NodeFeature, Weight, layer, linear
-from shorthaul.relational.backends.emit_products import emit_outer_sum, emit_product
+from shorthaul.relational.backends.emit_products import (
+    ROWS_PER_OUTER_TILE,
+    emit_outer_sum,
+    emit_product,
+)
 from shorthaul.relational.ir import Step
 from shorthaul.relational.spaces import Space
+
+# Sums of up to 3,000 products of standard normal numbers; in bfloat16 those of each node are rounded.
+TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 0.5}
 
 
 def test_sizes_are_constants_of_the_text():
@@ -47,3 +54,30 @@ def test_every_remainder(depth, width):
         strict=True,
     ):
         torch.testing.assert_close(one, other)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("heads", [1, 2])
+def test_weights_of_relations_with_no_tile_one_and_several(dtype, heads):
+    @layer
+    def multiply(
+        g, x: NodeFeature("heads", "width"), w: Weight("relation", "heads", "width", "out")
+    ):
+        for e in g.edges():
+            e.out = linear(e.source.x, w[e.relation])
+        return e.out
+
+    tile = ROWS_PER_OUTER_TILE
+    counts = torch.tensor([0, 1, tile, tile + 1, 0, 3 * tile - 1, 0])
+    relation = torch.repeat_interleave(torch.arange(len(counts)), counts)
+    generator = torch.Generator().manual_seed(heads)
+    source = torch.randint(40, relation.shape, generator=generator)
+    graph = RelationalGraph.from_edges(source, source, relation, num_nodes=40, num_relations=7)
+    made = multiply(relations=len(counts), heads=heads, width=9, out=10).to(dtype)
+    x = torch.randn(40, heads, 9, generator=generator).to(dtype)
+    arrived = torch.randn(len(relation), heads, 10, generator=generator).to(dtype)
+    (found,) = torch.autograd.grad(made(graph, x), [made.w], arrived)
+    outer = torch.einsum("ehi,eho->ehio", x[source].double(), arrived.double())
+    expected = torch.zeros(made.w.shape, dtype=torch.float64).index_add(0, relation, outer)
+    torch.testing.assert_close(found.double(), expected, rtol=1e-5, atol=TOLERANCE[dtype])
+    assert not found[counts == 0].any()

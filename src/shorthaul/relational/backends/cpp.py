@@ -175,6 +175,7 @@ def _outer_function(name: str, dtype: torch.dtype, index: torch.dtype) -> Functi
         name,
         (
             _tensor("limits", index),
+            _tensor("owners", index),
             _tensor("first", index),
             NumberArgument("tiles", "int64"),
             NumberArgument("types", "int64"),
@@ -237,8 +238,7 @@ class Run(PlanRun):
         wide = WIDE.get(self.plan.dtype, self.plan.dtype)
         self._call(
             number,
-            tiles.limits,
-            tiles.first,
+            *tiles,
             count,
             self.topology.rows(step.space),
             self.topology.members(space, way).rows,

@@ -50,26 +50,31 @@ void {name}(const Index* limits, const Index* owners, int64_t tiles, const Index
 
 
 def emit_outer_sum(name: str, step: Step, x: Step, y: Step) -> str:
-    """partial[tile] = sum over its rows of x^T y; then out[type] = the sum of its tiles, in order"""
+    """out[type] = sum over its rows of x^T y; a type with several tiles adds up theirs, in order"""
     heads = step.shape[0] if step["heads"] else 1
     inner = prod(x.shape[:-1]) // heads
     depth, width = x.shape[-1], y.shape[-1]
     return f"""\
 // {step.name}: outer products of {x.name} and {y.name}, {depth} x {width}, {heads} heads
-void {name}(const Index* limits, const Index* first, int64_t tiles, int64_t types,
-            const Index* order, const Index* gather_x, const Index* gather_y, const Stored* x,
-            const Stored* y, real* partial, Stored* out, int64_t threads) {{
+void {name}(const Index* limits, const Index* owners, const Index* first, int64_t tiles,
+            int64_t types, const Index* order, const Index* gather_x, const Index* gather_y,
+            const Stored* x, const Stored* y, real* partial, Stored* out, int64_t threads) {{
   constexpr int64_t heads = {heads}, inner = {inner}, depth = {depth}, width = {width};
   constexpr int64_t size = depth * width;
+  const auto is_whole = [&](int64_t type) {{
+    return sizeof(Stored) == sizeof(real) && first[type + 1] - first[type] == 1;
+  }};
   std::atomic<int64_t> next_tile{{0}}, next_type{{0}};
   shorthaul::on_each_thread(tiles < threads ? tiles : threads, [&](int64_t, int64_t) {{
-    std::vector<real> wide, sums(inner > 1 ? size : 0);
+    std::vector<real> copied, sums(inner > 1 ? size : 0);
     for (int64_t tile; (tile = next_tile.fetch_add(1)) < tiles;)
       for (int64_t head = 0; head < heads; ++head)
         for (int64_t j = 0; j < inner; ++j) {{
-          real* to = partial + (tile * heads + head) * size;
+          const int64_t type = owners[tile];
+          real* const to = is_whole(type) ? reinterpret_cast<real*>(out) + (type * heads + head) * size
+                                          : partial + (tile * heads + head) * size;
           shorthaul::outer_tile<Number>(
-              limits[tile], limits[tile + 1], depth, width, wide,
+              limits[tile], limits[tile + 1], depth, width, copied,
               [&](int64_t i) {{
                 const int64_t row = order ? order[i] : i;
                 return x + (((gather_x ? gather_x[row] : row) * heads + head) * inner + j) * depth;
@@ -85,6 +90,7 @@ void {name}(const Index* limits, const Index* first, int64_t tiles, int64_t type
   shorthaul::on_each_thread(types < threads ? types : threads, [&](int64_t, int64_t) {{
     std::vector<real> total(heads * size);
     for (int64_t type; (type = next_type.fetch_add(1)) < types;) {{
+      if (is_whole(type)) continue;
       std::memset(total.data(), 0, sizeof(real) * heads * size);
       for (int64_t tile = first[type]; tile < first[type + 1]; ++tile)
         for (int64_t n = 0; n < heads * size; ++n) total[n] += partial[tile * heads * size + n];

@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <cstring>
+#include <type_traits>
 #include <vector>
 
 #include "shorthaul/relational/real.h"
@@ -151,17 +152,17 @@ inline void multiply_tile(int64_t begin, int64_t end, int64_t depth, int64_t wid
 
 // sums[k][0 .. V lanes) += sum over rows of x[row][k] * y[row][..] for ROWS values of k
 template <class real, int ROWS, int V>
-inline void add_outer_block(const real* const* x, const real* const* y, int64_t rows, int64_t k,
-                            int64_t n, real* sums, int64_t width) {
+inline void add_outer_block(const real* x, const real* y, int64_t rows, int64_t depth, int64_t width,
+                            real* sums) {
   using L = Lanes<real>;
   typename L::vector kept[ROWS][V] = {};
-  for (int64_t i = 0; i < rows; ++i) {
+  for (int64_t i = 0; i < rows; ++i, x += depth, y += width) {
     typename L::vector right[V];
 #pragma GCC unroll 2
-    for (int v = 0; v < V; ++v) right[v] = L::load(y[i] + n + v * L::count);
+    for (int v = 0; v < V; ++v) right[v] = L::load(y + v * L::count);
 #pragma GCC unroll 6
     for (int r = 0; r < ROWS; ++r) {
-      const real element = x[i][k + r];
+      const real element = x[r];
 #pragma GCC unroll 2
       for (int v = 0; v < V; ++v) kept[r][v] += element * right[v];
     }
@@ -170,65 +171,64 @@ inline void add_outer_block(const real* const* x, const real* const* y, int64_t 
   for (int r = 0; r < ROWS; ++r)
 #pragma GCC unroll 2
     for (int v = 0; v < V; ++v) {
-      real* at = sums + (k + r) * width + n + v * L::count;
+      real* const at = sums + r * width + v * L::count;
       L::store(at, L::load(at) + kept[r][v]);
     }
 }
 
 template <class real, int V>
-inline void add_outer_columns(const real* const* x, const real* const* y, int64_t rows,
-                              int64_t depth, int64_t n, real* sums, int64_t width) {
+inline void add_outer_columns(const real* x, const real* y, int64_t rows, int64_t depth, int64_t width,
+                              real* sums) {
   int64_t k = 0;
-  for (; k + 6 <= depth; k += 6) add_outer_block<real, 6, V>(x, y, rows, k, n, sums, width);
-  for (; k + 4 <= depth; k += 4) add_outer_block<real, 4, V>(x, y, rows, k, n, sums, width);
-  for (; k + 2 <= depth; k += 2) add_outer_block<real, 2, V>(x, y, rows, k, n, sums, width);
-  for (; k < depth; ++k) add_outer_block<real, 1, V>(x, y, rows, k, n, sums, width);
+  const auto add = [&](auto block) {
+    constexpr int taken = decltype(block)::value;
+    for (; k + taken <= depth; k += taken)
+      add_outer_block<real, taken, V>(x + k, y, rows, depth, width, sums + k * width);
+  };
+  add(std::integral_constant<int, 6>());
+  add(std::integral_constant<int, 4>());
+  add(std::integral_constant<int, 2>());
+  add(std::integral_constant<int, 1>());
 }
 
-// sums (depth x width) += X^T Y over `rows` rows
+// sums (depth x width) += X^T Y over `rows` rows, which lie one after the other
 template <class real>
-[[gnu::noinline]] void add_outer(const real* const* x, const real* const* y, int64_t rows, int64_t depth,
-                      int64_t width, real* sums) {
+[[gnu::noinline]] void add_outer(const real* x, const real* y, int64_t rows, int64_t depth, int64_t width,
+                                 real* sums) {
   using L = Lanes<real>;
   int64_t n = 0;
   for (; n + 2 * L::count <= width; n += 2 * L::count)
-    add_outer_columns<real, 2>(x, y, rows, depth, n, sums, width);
+    add_outer_columns<real, 2>(x, y + n, rows, depth, width, sums + n);
   for (; n + L::count <= width; n += L::count)
-    add_outer_columns<real, 1>(x, y, rows, depth, n, sums, width);
+    add_outer_columns<real, 1>(x, y + n, rows, depth, width, sums + n);
   for (; n < width; ++n)
     for (int64_t i = 0; i < rows; ++i) {
-      const real right = y[i][n];
-      for (int64_t k = 0; k < depth; ++k) sums[k * width + n] += x[i][k] * right;
+      const real right = y[i * width + n];
+      for (int64_t k = 0; k < depth; ++k) sums[k * width + n] += x[i * depth + k] * right;
     }
 }
 
-// Rows [begin, end) of one tile, added up from zero into `sums` (depth x width).
+// Rows [begin, end) of one tile, added up from zero into `sums` (depth x width). Rows are copied block by
+// block: reaching them where they lie would wait for each anew, and a copy waits for many at a time.
 template <class Number, class Left, class Right>
 inline void outer_tile(int64_t begin, int64_t end, int64_t depth, int64_t width,
-                       std::vector<typename Number::real>& wide, const Left& left,
+                       std::vector<typename Number::real>& copied, const Left& left,
                        const Right& right, typename Number::real* sums) {
   using real = typename Number::real;
-  constexpr bool in_place = sizeof(typename Number::Stored) == sizeof(real);
-  constexpr int block = 64;  // rows of both sides stay in the first-level cache
+  constexpr int block = 64;  // rows of both sides and what they add to stay in the first-level cache
   std::memset(sums, 0, sizeof(real) * depth * width);
-  if (!in_place) wide.resize(block * (depth + width));
-  const real *x[block], *y[block];
+  copied.resize(block * (depth + width));
   // A thin right side would leave most lanes empty: the other way round it is the left one.
   const bool turned = width < Lanes<real>::count && depth >= Lanes<real>::count;
   std::vector<real> transposed(turned ? depth * width : 0);
+  real *const x = copied.data(), *const y = x + block * depth;
   for (int64_t i = begin; i < end; i += block) {
     const int rows = static_cast<int>(end - i < block ? end - i : block);
     for (int r = 0; r < rows; ++r) {
-      if (in_place) {
-        x[r] = reinterpret_cast<const real*>(left(i + r));
-        y[r] = reinterpret_cast<const real*>(right(i + r));
-      } else {
-        real* to = wide.data() + r * (depth + width);
-        for (int64_t k = 0; k < depth; ++k) to[k] = Number::load(left(i + r)[k]);
-        for (int64_t n = 0; n < width; ++n) to[depth + n] = Number::load(right(i + r)[n]);
-        x[r] = to;
-        y[r] = to + depth;
-      }
+      const typename Number::Stored* const from_left = left(i + r);
+      for (int64_t k = 0; k < depth; ++k) x[r * depth + k] = Number::load(from_left[k]);
+      const typename Number::Stored* const from_right = right(i + r);
+      for (int64_t n = 0; n < width; ++n) y[r * width + n] = Number::load(from_right[n]);
     }
     if (turned)
       add_outer<real>(y, x, rows, width, depth, transposed.data());
