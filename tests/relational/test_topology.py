@@ -27,6 +27,20 @@ def test_members_are_ways_walked_backwards(edges):
 
 @settings(max_examples=40, deadline=None)
 @given(edge_lists())
+def test_a_way_in_the_order_of_another_way(edges):
+    topology = Topology.of(edges.graph())
+    for by in ("source", "relation", "source_pair"):
+        rows = topology.members(Space.EDGE, by).rows
+        found = topology.way(Space.EDGE, "target", by=by)
+        assert torch.equal(found, topology.way(Space.EDGE, "target")[rows.long()])
+    # Edges lie in the order of their targets, which takes no second list.
+    assert topology.members(Space.EDGE, "target").rows is None
+    sources = topology.way(Space.EDGE, "source")
+    assert topology.way(Space.EDGE, "source", by="target") is sources
+
+
+@settings(max_examples=40, deadline=None)
+@given(edge_lists())
 def test_chunks_and_tiles_cover_every_row_once(edges):
     topology = Topology.of(edges.graph())
     chunks = topology.chunks(Space.TARGET, Space.EDGE, "target").tolist()

@@ -30,9 +30,9 @@ class DeviceTopology(Topology):
 
     host: Topology = field(kw_only=True)
 
-    def way(self, fine: Space, way: str) -> torch.Tensor:
+    def way(self, fine: Space, way: str, by: str | None = None) -> torch.Tensor:
         """The coarse row of every fine row."""
-        found: torch.Tensor = self._moved("way", fine, way)
+        found: torch.Tensor = self._moved("way", fine, way, by)
         return found
 
     def members(self, fine: Space, way: str) -> Members:

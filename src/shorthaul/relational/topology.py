@@ -122,11 +122,17 @@ class Topology:
         found: torch.Tensor = self._kept["edge_places"]
         return found
 
-    def way(self, fine: Space, way: str) -> torch.Tensor:
-        """The coarse row of every fine row: (fine rows,) in the graph's index dtype."""
-        key = ("way", fine, way)
+    def way(self, fine: Space, way: str, by: str | None = None) -> torch.Tensor:
+        """The coarse row of every fine row: (fine rows,) in the graph's index dtype.
+
+        In the order of the fine rows themselves, or of their members along another way: who goes
+        through those reads one number after the other, and not one here and one there.
+        """
+        key = ("way", fine, way, by)
         if key not in self._kept:
-            self._kept[key] = self._find_way(fine, way)
+            self._kept[key] = (
+                self._find_way(fine, way) if by is None else self._sort_way(fine, way, by)
+            )
         found: torch.Tensor = self._kept[key]
         return found
 
@@ -212,6 +218,10 @@ class Topology:
             return pairs.nodes[:]
         counts = (pairs.pointers[1:] - pairs.pointers[:-1]).to(torch.int64)
         return torch.repeat_interleave(torch.arange(len(counts), dtype=dtype), counts)
+
+    def _sort_way(self, fine: Space, way: str, by: str) -> torch.Tensor:
+        found, order = self.way(fine, way), self.members(fine, by).rows
+        return found if order is None else found[order]
 
     def _find_types(self, way: str) -> torch.Tensor:
         """The type at one end of every relation, alone or within its relation."""

@@ -270,7 +270,9 @@ class Run(PlanRun):
             if work.fine is not None and work.way is not None:
                 arguments += list(self.topology.members(work.fine, work.way))
             outputs = [self.empty(name) for name in loop.results]
-        arguments += [self.topology.way(space, way) for space, way in loop.ways]
+        for space, way in loop.ways:
+            by = work.way if space is work.fine else None
+            arguments.append(self.topology.way(space, way, by=by))
         arguments += [self.value(name) for name in loop.leaves]
         arguments += outputs
         arguments += [start_state(self.seed, self.program[m]["stream"]) for m in loop.masks]

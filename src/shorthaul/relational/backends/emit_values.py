@@ -16,7 +16,7 @@ from shorthaul.relational.pointwise import POINTWISE
 from shorthaul.relational.spaces import Space
 
 PREFETCH_BYTES = 64  # rows narrower than a cache line are not worth asking for ahead
-PREFETCH_AHEAD = 6
+PREFETCH_AHEAD = 12
 # Without it, compilers unroll short loops first and then make vectors across heads, by shuffling.
 SIMD = "#pragma omp simd"
 
@@ -45,7 +45,8 @@ class ValueWriter:
     def __init__(self, order: SweepOrder, rounded: frozenset[str] = frozenset()) -> None:
         self.order, self.program, self.work = order, order.program, order.work
         self.rounded = rounded  # values that memory holds with fewer bits
-        self.ways: dict[tuple[Space, str], str] = {}  # index tensors
+        # Index tensors; those of the finer rows come in the order in which the loop meets these.
+        self.ways: dict[tuple[Space, str], str] = {}
         self.leaves: dict[str, str] = {}  # stored values that are read
         self.masks: dict[str, str] = {}  # dropout masks
         self._prefetched: list[tuple[str, str, int]] = []
@@ -56,13 +57,12 @@ class ValueWriter:
         """
         if not self._prefetched:
             return []
-        lines = [f"  if (p + {PREFETCH_AHEAD} < chunk_stop) {{"]
         ahead = f"p + {PREFETCH_AHEAD}"
-        lines.append(f"    const int64_t next = members ? members[{ahead}] : {ahead};")
+        lines = [f"  if ({ahead} < chunk_stop) {{"]
         for leaf, way, size in self._prefetched:
             lines.append(
                 f"    for (int i = 0; i < {size}; i += 64 / int(sizeof(Stored))) "
-                f"__builtin_prefetch({leaf} + int64_t({way}[next]) * {size} + i);"
+                f"__builtin_prefetch({leaf} + int64_t({way}[{ahead}]) * {size} + i);"
             )
         self._prefetched = []
         return [*lines, "  }"]
@@ -230,7 +230,7 @@ class ValueWriter:
             return self._point(step.name, operand, "row", place)
         if step["way"] == "all":
             return self._point(step.name, operand, "0", place)
-        index = "f" if is_fine else "row"
+        index = "p" if is_fine else "row"
         way = self._way(step.space, step["way"])
         size = self.program[operand].size
         found = self._point(step.name, operand, f"int64_t({way}[{index}])", place)
