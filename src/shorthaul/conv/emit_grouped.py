@@ -57,6 +57,7 @@ constexpr int64_t channels = {shape.in_channels * shape.groups}, row_stride = {s
 
 _LOOPS = """\
   const bool is_plain = residual == nullptr && std::is_same_v<Activation, NoActivation>;
+  const Span inside = inner_outputs(in_w, (shape.kernel_w - 1) * shape.dilation_w + 1, row_stride, padding_w);
   // Threads own output rows.
   on_each_thread(threads < sizes.rows() ? threads : sizes.rows(), [&](int64_t thread, int64_t team) {
     GroupedRow<Value, Activation, per_group, channels, row_stride> windows(workspace + thread * thread_bytes, shape, sizes);
@@ -65,9 +66,9 @@ _LOOPS = """\
       windows.find_rows(input, row);
 
       // Tiles of neighbouring outputs, then vectors of channels.
-      balanced_tiles(out_w, tile_pixels, [&](int64_t column, int64_t size) {
+      tiles_by_edges(0, out_w, inside, tile_pixels, [&](int64_t column, int64_t size) {
         const int64_t at = (row.image * sizes.out_plane() + row.position(column, sizes)) * channels;
-        const bool is_inner = windows.is_inside(column, size);
+        const bool is_inner = column >= inside.begin && column < inside.end;
         for (int64_t channel = 0; channel < channels; channel += lanes) {
           const vec begin = bias == nullptr ? vec{} : load(bias + channel);
           const real* of_vector = weights + channel * shape.window_values();

@@ -58,6 +58,16 @@ static inline int64_t source_index(int64_t position, int64_t size, int64_t mode)
   }
 }
 
+struct Span {
+  int64_t begin, end;
+};
+
+// The outputs along one dimension whose windows, `reach` long, lie inside the image.
+static inline Span inner_outputs(int64_t size, int64_t reach, int64_t stride, int64_t padding) {
+  const int64_t room = size + padding - reach;
+  return {padding < 0 ? 0 : (padding + stride - 1) / stride, room < 0 ? 0 : room / stride + 1};
+}
+
 // One output row: which image it belongs to, and where it is in it.
 struct OutputRow {
   int64_t image, depth, height;

@@ -55,11 +55,6 @@ struct GroupedRow {
     }
   }
 
-  bool is_inside(int64_t column, int64_t count) const {
-    const int64_t first = column * stride_w - sizes.padding_w;
-    return first >= 0 && first + (count - 1) * stride_w + (shape.kernel_w - 1) * shape.dilation_w < sizes.in_w;
-  }
-
   // `pixels` neighbouring outputs of one vector of channels. At the edges there is one, whose columns are
   // looked up; inside there is no choice, so that the sums stay in registers.
   template <int pixels, bool is_inner, bool is_plain>

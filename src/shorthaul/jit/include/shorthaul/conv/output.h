@@ -1,6 +1,8 @@
 // From sums to output values: residual, activation, narrowing, and the two memory layouts.
 #pragma once
 
+#include <algorithm>
+
 #include "shorthaul/conv/activation.h"
 #include "shorthaul/conv/geometry.h"
 
@@ -34,6 +36,17 @@ static SHORTHAUL_INLINE void balanced_tiles(int64_t count, int64_t largest, cons
     const int64_t size = smaller + (tile < wider);
     body(begin, size);
     begin += size;
+  }
+}
+
+// The same for [begin, end), with no tile across the ends of `inner`: tiles at the edges are slow, so that
+// they shall be small.
+template <class Body>
+static SHORTHAUL_INLINE void tiles_by_edges(int64_t begin, int64_t end, Span inner, int64_t largest, const Body& body) {
+  const int64_t low = std::min(std::max(begin, inner.begin), end), high = std::min(std::max(low, inner.end), end);
+  const int64_t limits[] = {begin, low, high, end};
+  for (int part = 0; part < 3; ++part) {
+    balanced_tiles(limits[part + 1] - limits[part], largest, [&](int64_t first, int64_t size) { body(limits[part] + first, size); });
   }
 }
 

@@ -84,11 +84,12 @@ struct SlidingPixels {
       lines[each] = source < 0 ? nullptr : plane + source * sizes.in_w * channels;
     }
     const OutputRow row(first + (depth + image * sizes.out_d) * sizes.out_h, sizes);
-    balanced_tiles(sizes.out_w, tile_pixels, [&](int64_t column, int64_t size) {
+    const Span inside = inner_outputs(sizes.in_w, (shape.kernel_w - 1) * shape.dilation_w + 1, shape.stride_w, sizes.padding_w);
+    tiles_by_edges(0, sizes.out_w, inside, tile_pixels, [&](int64_t column, int64_t size) {
       with_constant<tile_pixels>(size, [&](auto pixels) {
         const int64_t at = (image * sizes.out_plane() + row.position(column, sizes)) * channels;
         const int64_t full = channels / lanes * lanes;
-        const bool is_whole = is_inner && is_inside(column, pixels);
+        const bool is_whole = is_inner && column >= inside.begin && column < inside.end;
         // At the edges one output at a time: less code to compile.
         for (int pixel = 0; pixel < pixels; ++pixel) {
           const int64_t here = at + pixel * sizes.step_w * channels;
@@ -103,12 +104,6 @@ struct SlidingPixels {
         }
       });
     });
-  }
-
-  // Whether all windows of `count` outputs from `column` on lie inside the image.
-  bool is_inside(int64_t column, int64_t count) const {
-    const int64_t first = column * shape.stride_w - sizes.padding_w;
-    return first >= 0 && first + (count - 1) * shape.stride_w + (shape.kernel_w - 1) * shape.dilation_w < sizes.in_w;
   }
 
   template <int rows, int pixels, bool is_inner, bool is_partial, bool is_plain>
