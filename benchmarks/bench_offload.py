@@ -2,7 +2,8 @@
 
 One step (forward, loss, backward) of GPT, BERT and T5 shapes. Arms: keep everything; offload within
 30 % of what keeping takes, and within 12 %; recompute every block; recompute and offload; PyTorch's
-`save_on_cpu`; the published adaptive rule. `offload_arms` says what the figures of memory are.
+`save_on_cpu`; the published adaptive rule; and keeping beside a thread that writes and reads as many bytes
+as offloading to 30 % does, which is the least that those can cost. `offload_arms` says what the figures of memory are.
 """
 
 from __future__ import annotations

@@ -21,6 +21,7 @@ import torch
 import shorthaul as sh
 from benchmarks.answer import Answer
 from benchmarks.measure import Arm, same_bits
+from benchmarks.raw_traffic import RawTraffic
 from benchmarks.text_models import Shape, TextModel, make_batch
 from shorthaul.meter import read_peak_resident_bytes, reset_peak_resident
 from shorthaul.storage import open_engine, throttled_engine
@@ -30,6 +31,9 @@ OFFLOAD, OFFLOAD_LEAN = "offload to 30 %", "offload to 12 %"
 RECOMPUTE, RECOMPUTE_OFFLOAD = "recompute each block", "recompute and offload"
 CHOOSE = "offload or recompute"  # within 30 %, as the plan finds best
 SAVE_ON_CPU, PUBLISHED = "save_on_cpu", "published rule"
+TRAFFIC = (
+    "keep, beside the same traffic"  # the bytes that 30 % leaves to the disk, and nothing else
+)
 SHARES = {OFFLOAD: 0.3, OFFLOAD_LEAN: 0.12, CHOOSE: 0.3}
 ALL_ARMS = (
     KEEP,
@@ -39,6 +43,7 @@ ALL_ARMS = (
     RECOMPUTE_OFFLOAD,
     SAVE_ON_CPU,
     PUBLISHED,
+    TRAFFIC,
 )
 # Kept low, as the step's windows are part of what it takes.
 WINDOWS = {"in_flight": "48MiB", "prefetch": "32MiB", "minimum_bytes": "256KiB"}
@@ -86,6 +91,8 @@ class Setting:
             return contextlib.nullcontext()
         if self.arm == SAVE_ON_CPU:
             return torch.autograd.graph.save_on_cpu()
+        if self.arm == TRAFFIC:
+            return RawTraffic(int((1 - SHARES[OFFLOAD]) * self.saved_bytes))
         knobs: dict[str, Any] = dict(WINDOWS)
         if self.arm == PUBLISHED:
             knobs["policy"] = "ssdtrain"
