@@ -19,6 +19,8 @@ import torch
 import dgl
 import torch_geometric.nn as pyg
 from dgl.nn import HGTConv, RelGraphConv
+from torch_geometric.data import Data, HeteroData
+from torch_geometric.loader import NeighborLoader
 from torch_geometric.typing import SparseTensor
 
 sys.path.append(sys.argv[1])
@@ -137,6 +139,38 @@ def check_pyg():
     compare("PyG SAGEConv on a SparseTensor", pyg.SAGEConv(16, 8), draw(NODES, 16), adjacency)
 
 
+def check_loaders():
+    """Mini-batches as PyG's and DGL's own loaders hand them out."""
+    edge_index = torch.stack([SOURCE, TARGET])
+    data = Data(x=draw(NODES, 16).detach(), edge_index=edge_index, edge_type=KIND)
+    layer = pyg.RGCNConv(16, 8, RELATIONS)
+    for batch in itertools.islice(NeighborLoader(data, num_neighbors=[4], batch_size=8), 2):
+        assert batch.num_nodes < NODES
+        inputs = batch.x, batch.edge_index, batch.edge_type
+        compare("PyG RGCNConv on a NeighborLoader's batch", layer, *inputs)
+    typed = HeteroData()
+    typed["a"].x, typed["b"].x = draw(NODES, 16).detach(), draw(NODES, 12).detach()
+    typed["a", "to", "b"].edge_index = edge_index
+    typed["b", "back", "a"].edge_index = edge_index.flip(0)
+    hgt = pyg.HGTConv({"a": 16, "b": 12}, 8, typed.metadata(), heads=2).double()
+    loader = NeighborLoader(typed, num_neighbors=[4], batch_size=8, input_nodes="a")
+    for batch in itertools.islice(loader, 2):
+        assert batch["b"].num_nodes < NODES
+        compare("PyG HGTConv on a NeighborLoader's batch", hgt, batch.x_dict, batch.edge_index_dict)
+    layer = RelGraphConv(16, 8, RELATIONS)
+    sampler = dgl.dataloading.NeighborSampler([4])
+    loader = dgl.dataloading.DataLoader(GRAPH, torch.arange(NODES), sampler, batch_size=8)
+    for _, _, (block,) in itertools.islice(loader, 2):
+        kinds = KIND[block.edata[dgl.EID]]
+        compare(
+            "DGL RelGraphConv on a DataLoader's block",
+            layer,
+            block,
+            draw(block.num_src_nodes(), 16),
+            kinds,
+        )
+
+
 class Hops(torch.nn.Module):
     """Two layers, as a user has them."""
 
@@ -153,5 +187,6 @@ if __name__ == "__main__":
     check_dgl_rgcn()
     check_dgl_hgt()
     check_pyg()
+    check_loaders()
     compare("a DGL model", Hops(), GRAPH, draw(NODES, 16), KIND, expected_swaps=2)
     print("all agree")
