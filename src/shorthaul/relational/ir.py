@@ -153,20 +153,24 @@ class Builder:
 
     def keep(self, step: Step) -> str:
         """Add a finished step under its own name."""
+        return self._put(step, _key(step))
+
+    def _put(self, step: Step, key: tuple[Any, ...]) -> str:
         if step.name in self.steps:
             raise ValueError(f"`{step.name}` is made twice in {self.name}")
         self.steps[step.name] = step
-        self._made.setdefault(_key(step), step.name)
+        self._made.setdefault(key, step.name)
         return step.name
 
     def reuse(self, step: Step) -> str:
         """Make the value of a step of another program whose operands are the very same steps here."""
-        found = self._made.get(_key(step))
+        key = _key(step)
+        found = self._made.get(key)
         if found is not None:
             return found
         if step.name in self.steps:
             step = replace(step, name=self.free_name(step.name))
-        return self.keep(step)
+        return self._put(step, key)
 
     def add(
         self,
@@ -182,11 +186,12 @@ class Builder:
         made_from = tuple(self.steps[each] for each in operands)
         kept = tuple(sorted(attributes.items()))
         shape, space = infer(operation, made_from, dict(kept), line)
-        step = Step("", operation, operands, shape, space, kept, line)
-        found = self._made.get(_key(step))
+        key = (operation, operands, kept, space, shape)
+        found = self._made.get(key)
         if found is not None:
             return found
-        return self.keep(replace(step, name=self.free_name(name or operation)))
+        name = self.free_name(name or operation)
+        return self._put(Step(name, operation, operands, shape, space, kept, line), key)
 
     def input(
         self, name: str, shape: Shape, space: Space, kind: str, line: SourceLine | None = None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import operator
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
@@ -36,8 +38,12 @@ class Rewriter:
         self.program = program
         self.make = Builder(program.name)
         self.new: dict[str, str] = {}
-        self.users = program.users()
         self.outputs = set(program.output_values())
+
+    @functools.cached_property
+    def users(self) -> dict[str, list[Step]]:
+        """The steps that read each value."""
+        return self.program.users()
 
     def again(self, step: Step) -> str:
         """The step as it was, from the new operands."""
@@ -65,9 +71,13 @@ class Rewriter:
         return len(self.users[name]) == 1 and name not in self.outputs
 
     def finish(self) -> Program:
-        """The new program, without what nobody needs."""
+        """The new program, without what nobody needs; the old one where nothing is new."""
         outputs = tuple((name, self.new[value]) for name, value in self.program.outputs)
-        return drop_unused(self.make.build(outputs))
+        made = drop_unused(self.make.build(outputs))
+        is_old = len(made.steps) == len(self.program.steps) and made.outputs == self.program.outputs
+        if is_old and all(map(operator.is_, made.steps, self.program.steps)):
+            return self.program
+        return made
 
 
 def rewrite(program: Program, rule: Rule) -> Program:
