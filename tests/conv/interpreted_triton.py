@@ -35,6 +35,8 @@ def draw_problem(random_numbers: random.Random) -> tuple[ConvProblem, int, tuple
         has_bias=choose((True, False)),
         activation=choose((None, *ACTIVATIONS)),
     )
+    if min(problem.output_sizes(sizes)) < 1:  # the window does not fit
+        return draw_problem(random_numbers)
     return problem, between(1, 3), sizes
 
 

@@ -112,8 +112,11 @@ def run_grad_input(
             size + low + high
             for size, (low, high) in zip(input_sizes, problem.padding, strict=True)
         )
-        unpadded = replace(problem, padding=NO_PADDING, padding_mode="zeros")
-        return _fold(problem, run_grad_input(unpadded, grad_output, weight, padded), input_sizes)
+        # What was repeated is added up before it is rounded to 16 bits.
+        real = sum_dtype(problem.dtype)
+        unpadded = replace(problem, padding=NO_PADDING, padding_mode="zeros", dtype=real)
+        whole = run_grad_input(unpadded, grad_output.to(real), weight.to(real), padded)
+        return _fold(problem, whole, input_sizes).to(problem.dtype)
     if not (grad_output.numel() and weight.numel()):
         return _zeros(problem, batch, input_sizes)
     calls, is_covered = prepare_grad_input(problem, batch, input_sizes, kernel_threads())

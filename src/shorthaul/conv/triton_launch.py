@@ -13,6 +13,7 @@ import triton
 from torch import Tensor
 
 from shorthaul.conv import aten
+from shorthaul.conv.emit_function import sum_dtype
 from shorthaul.conv.problem import NO_PADDING, PADDING_MODES, ConvProblem, Triple
 from shorthaul.conv.triton_kernels import (
     forward_kernel,
@@ -113,7 +114,7 @@ def run_grad_input(
     """The gradient of the input.
 
     Padding that repeats values is done in two steps: the gradient of the padded image, whose
-    padding then returns to where it came from.
+    padding then returns to where it came from, before anything is rounded to 16 bits.
     """
     if problem.padding_mode != "zeros" and problem.padding != NO_PADDING:
         depth, height, width = (
@@ -121,9 +122,22 @@ def run_grad_input(
             for size, (low, high) in zip(input_sizes, problem.padding, strict=True)
         )
         unpadded = replace(problem, padding=NO_PADDING, padding_mode="zeros")
-        padded = run_grad_input(unpadded, grad_output, weight, (depth, height, width), tile=tile)
-        return aten.unpad(problem, padded, input_sizes)
-    result = _empty(problem, grad_output, (len(grad_output), problem.in_channels, *input_sizes))
+        real = sum_dtype(problem.dtype)
+        whole = _grad_input(unpadded, grad_output, weight, (depth, height, width), tile, real)
+        return aten.unpad(problem, whole, input_sizes).to(problem.dtype)
+    return _grad_input(problem, grad_output, weight, input_sizes, tile, problem.dtype)
+
+
+def _grad_input(
+    problem: ConvProblem,
+    grad_output: Tensor,
+    weight: Tensor,
+    input_sizes: Triple,
+    tile: Tile | None,
+    dtype: torch.dtype,
+) -> Tensor:
+    shape = (len(grad_output), problem.in_channels, *input_sizes)
+    result = _empty(replace(problem, dtype=dtype), grad_output, shape)
     rows = len(grad_output) * input_sizes[0] * input_sizes[1] * input_sizes[2]
     channels = problem.in_channels_per_group
     tile = tile or choose_tile(rows, channels)
