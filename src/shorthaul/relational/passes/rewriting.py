@@ -74,10 +74,10 @@ class Rewriter:
         """The new program, without what nobody needs; the old one where nothing is new."""
         outputs = tuple((name, self.new[value]) for name, value in self.program.outputs)
         made = drop_unused(self.make.build(outputs))
-        is_old = len(made.steps) == len(self.program.steps) and made.outputs == self.program.outputs
-        if is_old and all(map(operator.is_, made.steps, self.program.steps)):
-            return self.program
-        return made
+        before = self.program
+        is_same = len(made.steps) == len(before.steps) and made.outputs == before.outputs
+        is_same = is_same and all(map(operator.is_, made.steps, before.steps))
+        return before if is_same else made
 
 
 def rewrite(program: Program, rule: Rule) -> Program:
