@@ -31,9 +31,8 @@ OFFLOAD, OFFLOAD_LEAN = "offload to 30 %", "offload to 12 %"
 RECOMPUTE, RECOMPUTE_OFFLOAD = "recompute each block", "recompute and offload"
 CHOOSE = "offload or recompute"  # within 30 %, as the plan finds best
 SAVE_ON_CPU, PUBLISHED = "save_on_cpu", "published rule"
-TRAFFIC = (
-    "keep, beside the same traffic"  # the bytes that 30 % leaves to the disk, and nothing else
-)
+# The bytes that 30 % leaves to the disk go there and back, and nothing else is done for them.
+TRAFFIC = "keep, beside the same traffic"
 SHARES = {OFFLOAD: 0.3, OFFLOAD_LEAN: 0.12, CHOOSE: 0.3}
 ALL_ARMS = (
     KEEP,
