@@ -57,8 +57,11 @@ def test_every_remainder(depth, width):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("heads", [1, 2])
-def test_weights_of_relations_with_no_tile_one_and_several(dtype, heads):
+@pytest.mark.parametrize(
+    ("heads", "width", "out"),
+    [(1, 9, 10), (2, 9, 10), (3, 32, 48)],  # of the last, two heads are taken at once
+)
+def test_weights_of_relations_with_no_tile_one_and_several(dtype, heads, width, out):
     @layer
     def multiply(
         g, x: NodeFeature("heads", "width"), w: Weight("relation", "heads", "width", "out")
@@ -73,9 +76,9 @@ def test_weights_of_relations_with_no_tile_one_and_several(dtype, heads):
     generator = torch.Generator().manual_seed(heads)
     source = torch.randint(40, relation.shape, generator=generator)
     graph = RelationalGraph.from_edges(source, source, relation, num_nodes=40, num_relations=7)
-    made = multiply(relations=len(counts), heads=heads, width=9, out=10).to(dtype)
-    x = torch.randn(40, heads, 9, generator=generator).to(dtype)
-    arrived = torch.randn(len(relation), heads, 10, generator=generator).to(dtype)
+    made = multiply(relations=len(counts), heads=heads, width=width, out=out).to(dtype)
+    x = torch.randn(40, heads, width, generator=generator).to(dtype)
+    arrived = torch.randn(len(relation), heads, out, generator=generator).to(dtype)
     (found,) = torch.autograd.grad(made(graph, x), [made.w], arrived)
     outer = torch.einsum("ehi,eho->ehio", x[source].double(), arrived.double())
     expected = torch.zeros(made.w.shape, dtype=torch.float64).index_add(0, relation, outer)

@@ -17,7 +17,7 @@ def emit_product(name: str, step: Step, x: Step, weight: Step) -> str:
     inner = prod(x.shape[:-1]) // heads
     depth, width = x.shape[-1], step.shape[-1]
     turned = "true" if step["transposed"] else "false"
-    at_once = max(1, min(heads, WEIGHTS_AT_ONCE // max(1, depth * width)))
+    at_once = _heads_at_once(heads, depth * width)
     return f"""\
 // {step.name}: rows of {step.space.value} by {weight.name}, {depth} -> {width}, {heads} heads
 void {name}(const Index* limits, const Index* owners, int64_t tiles, const Index* order,
@@ -56,6 +56,7 @@ def emit_outer_sum(name: str, step: Step, x: Step, y: Step) -> str:
     heads = step.shape[0] if step["heads"] else 1
     inner = prod(x.shape[:-1]) // heads
     depth, width = x.shape[-1], y.shape[-1]
+    at_once = _heads_at_once(heads, depth * width)
     return f"""\
 // {step.name}: outer products of {x.name} and {y.name}, {depth} x {width}, {heads} heads
 void {name}(const Index* limits, const Index* owners, const Index* first, int64_t tiles,
@@ -63,6 +64,7 @@ void {name}(const Index* limits, const Index* owners, const Index* first, int64_
             const Stored* x, const Stored* y, real* partial, Stored* out, int64_t threads) {{
   constexpr int64_t heads = {heads}, inner = {inner}, depth = {depth}, width = {width};
   constexpr int64_t size = heads * depth * width;
+  constexpr int64_t at_once = {at_once};  // heads whose sums fit the first-level cache together
   const auto is_whole = [&](int64_t type) {{
     return sizeof(Stored) == sizeof(real) && first[type + 1] - first[type] == 1;
   }};
@@ -71,17 +73,19 @@ void {name}(const Index* limits, const Index* owners, const Index* first, int64_
     std::vector<real> copied;
     for (int64_t tile; (tile = next_tile.fetch_add(1)) < tiles;) {{
       const int64_t type = owners[tile];
-      shorthaul::outer_tile<Number>(
-          limits[tile], limits[tile + 1], heads, inner, depth, width, copied,
-          [&](int64_t i) {{
-            const int64_t row = order ? order[i] : i;
-            return x + (gather_x ? gather_x[row] : row) * heads * inner * depth;
-          }},
-          [&](int64_t i) {{
-            const int64_t row = order ? order[i] : i;
-            return y + (gather_y ? gather_y[row] : row) * heads * inner * width;
-          }},
-          is_whole(type) ? reinterpret_cast<real*>(out) + type * size : partial + tile * size);
+      real* const to = is_whole(type) ? reinterpret_cast<real*>(out) + type * size : partial + tile * size;
+      for (int64_t head = 0; head < heads; head += at_once)
+        shorthaul::outer_tile<Number>(
+            limits[tile], limits[tile + 1], std::min(at_once, heads - head), inner, depth, width, copied,
+            [&](int64_t i) {{
+              const int64_t row = order ? order[i] : i;
+              return x + ((gather_x ? gather_x[row] : row) * heads + head) * inner * depth;
+            }},
+            [&](int64_t i) {{
+              const int64_t row = order ? order[i] : i;
+              return y + ((gather_y ? gather_y[row] : row) * heads + head) * inner * width;
+            }},
+            to + head * depth * width);
     }}
   }});
   shorthaul::on_each_thread(types < threads ? types : threads, [&](int64_t, int64_t) {{
@@ -97,3 +101,8 @@ void {name}(const Index* limits, const Index* owners, const Index* first, int64_
   }});
 }}
 """
+
+
+def _heads_at_once(heads: int, weight_size: int) -> int:
+    """Heads that a tile takes together: a row's parts lie side by side, but weights want their cache."""
+    return max(1, min(heads, WEIGHTS_AT_ONCE // max(1, weight_size)))
