@@ -14,7 +14,17 @@ SOURCE = Path(__file__).parents[2] / "src" / "shorthaul"
 
 # A package may import those of the lines above its own.
 LAYERS = (
-    ("units", "host_memory", "errors", "settings", "fallbacks", "meter", "explain", "module_swap"),
+    (
+        "units",
+        "host_memory",
+        "whole_file",
+        "errors",
+        "settings",
+        "fallbacks",
+        "meter",
+        "explain",
+        "module_swap",
+    ),
     ("jit", "storage"),
     ("tensors", "graphs", "datasets"),
     ("relational", "offload", "conv"),

@@ -7,13 +7,11 @@ that no reader sees half of one. A damaged or foreign entry is built again.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import os
 import platform
 import sys
-import tempfile
 import zipfile
 import zlib
 from collections.abc import Callable
@@ -26,6 +24,7 @@ import numpy.typing as npt
 from shorthaul.fallbacks import note_fallback
 from shorthaul.meter import record_move
 from shorthaul.settings import settings
+from shorthaul.whole_file import whole_file
 
 Arrays = dict[str, npt.NDArray[Any]]
 
@@ -78,15 +77,8 @@ def _write(path: Path, description: str, arrays: Arrays) -> None:
         # Both levels for this user alone: kernels, which are code, lie next to the data sets.
         path.parent.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         path.parent.mkdir(mode=0o700, exist_ok=True)
-        handle, partial = tempfile.mkstemp(dir=path.parent, prefix=path.stem, suffix=".partial")
-        try:
-            with os.fdopen(handle, "wb") as file:
-                np.savez(file, **named)
-            Path(partial).replace(path)
-        except BaseException:
-            with contextlib.suppress(OSError):
-                Path(partial).unlink()
-            raise
+        with whole_file(path) as file:
+            np.savez(file, **named)
     except OSError as error:
         note_fallback("data set cache", "a new build in every process", str(error))
         return

@@ -17,9 +17,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import statistics
-import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -30,6 +28,7 @@ from shorthaul.errors import TuningError
 from shorthaul.jit.kernel_cache import make_private_directory
 from shorthaul.jit.toolchain import read_processor
 from shorthaul.settings import settings
+from shorthaul.whole_file import whole_file
 
 ROUNDS = 9
 # A candidate whose first two runs are this much slower than the fastest run seen is not measured
@@ -192,7 +191,5 @@ def _remember(path: Path, key: str, choice: Choice) -> None:
         "seconds": dict(choice.seconds),
         "failures": dict(choice.failures),
     }
-    descriptor, name = tempfile.mkstemp(dir=path.parent, suffix=".partial")
-    with os.fdopen(descriptor, "w") as partial:
-        json.dump(stored, partial, indent=1)
-    Path(name).replace(path)  # readers see the old choice or the new one, never half of one
+    with whole_file(path) as file:
+        file.write(json.dumps(stored, indent=1).encode())

@@ -14,12 +14,12 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import marshal
-import os
 import sys
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from types import CodeType
+
+from shorthaul.whole_file import whole_file
 
 _DIGEST_BYTES = hashlib.sha256().digest_size
 
@@ -57,11 +57,5 @@ def _read(path: Path) -> list[CodeType] | None:
 
 def _write(path: Path, codes: list[CodeType]) -> None:
     packed = marshal.dumps(codes)
-    descriptor, work = tempfile.mkstemp(prefix=".writing-", dir=path.parent)
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(hashlib.sha256(packed).digest() + packed)
-        Path(work).replace(path)
-    except BaseException:
-        Path(work).unlink(missing_ok=True)
-        raise
+    with whole_file(path) as file:
+        file.write(hashlib.sha256(packed).digest() + packed)

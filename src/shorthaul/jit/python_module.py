@@ -11,14 +11,13 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
-import os
-import tempfile
 import threading
 from pathlib import Path
 from types import ModuleType
 
 from shorthaul.jit.kernel_cache import make_private_directory
 from shorthaul.settings import settings
+from shorthaul.whole_file import whole_file
 
 _lock = threading.Lock()
 _loaded: dict[Path, ModuleType] = {}
@@ -49,14 +48,8 @@ def _write(path: Path, text: str) -> None:
             return
     except (OSError, UnicodeDecodeError):
         pass
-    descriptor, work = tempfile.mkstemp(prefix=".writing-", dir=path.parent)
-    try:
-        with os.fdopen(descriptor, "w") as file:
-            file.write(text)
-        Path(work).replace(path)
-    except BaseException:
-        Path(work).unlink(missing_ok=True)
-        raise
+    with whole_file(path) as file:
+        file.write(text.encode())
 
 
 def _import(path: Path) -> ModuleType:

@@ -29,7 +29,6 @@ import json
 import logging
 import math
 import os
-import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -38,6 +37,7 @@ from typing import Any
 from shorthaul.errors import EnduranceError
 from shorthaul.settings import settings
 from shorthaul.units import parse_bytes
+from shorthaul.whole_file import whole_file
 
 _log = logging.getLogger("shorthaul")
 
@@ -258,14 +258,8 @@ class WriteLedger:
             "total_bytes": written.total_bytes,
             "by_day": dict(written.by_day),
         }
-        descriptor, name = tempfile.mkstemp(prefix=".", dir=self.directory)
-        try:
-            with os.fdopen(descriptor, "w") as file:
-                json.dump(content, file, indent=1)
-            Path(name).replace(self.path)
-        except BaseException:
-            Path(name).unlink(missing_ok=True)
-            raise
+        with whole_file(self.path) as file:
+            file.write(json.dumps(content, indent=1).encode())
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
