@@ -66,7 +66,7 @@ _LOOPS = """\
       windows.find_rows(input, row);
 
       // Tiles of neighbouring outputs, then vectors of channels.
-      tiles_by_edges(0, out_w, inside, tile_pixels, [&](int64_t column, int64_t size) {
+      tiles_by_edges(out_w, inside, tile_pixels, [&](int64_t column, int64_t size) {
         const int64_t at = (row.image * sizes.out_plane() + row.position(column, sizes)) * channels;
         const bool is_inner = column >= inside.begin && column < inside.end;
         for (int64_t channel = 0; channel < channels; channel += lanes) {

@@ -39,12 +39,11 @@ static SHORTHAUL_INLINE void balanced_tiles(int64_t count, int64_t largest, cons
   }
 }
 
-// The same for [begin, end), with no tile across the ends of `inner`: tiles at the edges are slow, so that
-// they shall be small.
+// The same with no tile across the ends of `inner`: tiles at the edges are slow, so they shall be small.
 template <class Body>
-static SHORTHAUL_INLINE void tiles_by_edges(int64_t begin, int64_t end, Span inner, int64_t largest, const Body& body) {
-  const int64_t low = std::min(std::max(begin, inner.begin), end), high = std::min(std::max(low, inner.end), end);
-  const int64_t limits[] = {begin, low, high, end};
+static SHORTHAUL_INLINE void tiles_by_edges(int64_t count, Span inner, int64_t largest, const Body& body) {
+  const int64_t low = std::min(inner.begin, count), high = std::min(std::max(low, inner.end), count);
+  const int64_t limits[] = {0, low, high, count};
   for (int part = 0; part < 3; ++part) {
     balanced_tiles(limits[part + 1] - limits[part], largest, [&](int64_t first, int64_t size) { body(limits[part] + first, size); });
   }

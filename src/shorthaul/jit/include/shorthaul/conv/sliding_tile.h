@@ -85,7 +85,7 @@ struct SlidingPixels {
     }
     const OutputRow row(first + (depth + image * sizes.out_d) * sizes.out_h, sizes);
     const Span inside = inner_outputs(sizes.in_w, (shape.kernel_w - 1) * shape.dilation_w + 1, shape.stride_w, sizes.padding_w);
-    tiles_by_edges(0, sizes.out_w, inside, tile_pixels, [&](int64_t column, int64_t size) {
+    tiles_by_edges(sizes.out_w, inside, tile_pixels, [&](int64_t column, int64_t size) {
       with_constant<tile_pixels>(size, [&](auto pixels) {
         const int64_t at = (image * sizes.out_plane() + row.position(column, sizes)) * channels;
         const int64_t full = channels / lanes * lanes;
