@@ -59,7 +59,10 @@ class MemoryRates:
 
 
 def emit_multiply_add(chains: int) -> str:
-    """C++ text of `multiply_add_<chains>`, which returns how many floating operations it did."""
+    """C++ text of `multiply_add_<chains>`, which returns how many floating operations it did.
+
+    Chains start at `sums` of their thread, and leave their sum there.
+    """
     lines = [
         f"// {chains} independent chains of multiply-adds on full vectors: as many floating "
         "operations as the",
@@ -68,7 +71,8 @@ def emit_multiply_add(chains: int) -> str:
         "  int64_t team = 1;",
         "  shorthaul::on_each_thread(threads, [&](int64_t thread, int64_t size) {",
         "    const Vector factor = Vector{} + 0.75f, term = Vector{} + 0.25f;",
-        *(f"    Vector chain_{each} = Vector{{}} + {each}.0f;" for each in range(chains)),
+        "    const Vector first = Vector{} + sums[thread];  // read: a known chain at 1 would be left out",
+        *(f"    Vector chain_{each} = first + {each}.0f;" for each in range(chains)),
         "    for (int64_t step = 0; step < steps; ++step) {",
         *(f"      chain_{each} = chain_{each} * factor + term;" for each in range(chains)),
         "    }",
@@ -159,7 +163,7 @@ def measure_multiply_adds() -> Rates:
     threads = kernel_threads()
 
     def best_rate(threads: int) -> float:
-        sums = torch.zeros(threads)  # one for each thread that the kernel shall use
+        sums = torch.zeros(threads)  # one for each thread that the kernel shall use: where it starts
         rates: list[float] = []
         for function, steps in zip(functions, all_steps, strict=True):
             operations = function(sums, steps)
