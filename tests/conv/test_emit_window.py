@@ -64,13 +64,22 @@ def test_the_length_of_a_run_is_compiled_in(windows, changes, length) -> None:
     ("changes", "step"),
     [({}, 64), ({"stride": (1, 1, 2)}, 128), ({"kernel": (1, 3, 1), "stride": (1, 1, 2)}, 64)],
 )
-def test_tiles_of_one_vector_know_how_far_apart_packed_windows_are(changes, step) -> None:
+def test_high_tiles_know_how_far_apart_windows_are(changes, step) -> None:
     shape = replace(SHAPE, **changes)
     kernel = replace(KERNEL, rows=14, vectors=1, windows="rows", shape=shape)
     assert kernel.window_step == step
     assert f"Windows::rows, 64, {step}, has_prefetch>" in emit_window_kernel(kernel).text
-    for other in ({"vectors": 2}, {"windows": "strips"}, {"shape": None}):
+    assert replace(kernel, windows="strips").window_step == step * shape.window_rows
+    in_place = replace(kernel, windows="in_place", shape=replace(shape, groups=3))
+    assert in_place.window_step == shape.stride[2] * 64 * 3
+    for other in ({"rows": 6}, {"shape": None}):  # few windows have a pointer each
         assert replace(kernel, **other).window_step == 0
+
+
+@pytest.mark.parametrize(("windows", "step"), [("rows", 3), ("in_place", 3), ("strips", 0)])
+def test_low_tiles_know_it_too_where_runs_are_short(windows, step) -> None:
+    kernel = replace(KERNEL, windows=windows, shape=replace(SHAPE, in_channels=3))
+    assert kernel.window_step == step  # a strip's runs are whole windows
 
 
 def test_a_general_kernel_differs_in_its_shape_only() -> None:
@@ -93,8 +102,8 @@ def test_only_panel_widths_that_occur_are_compiled() -> None:
 @pytest.mark.parametrize(
     ("machine", "tile", "lines"),
     [
-        (AVX512, (14, 2), "14 windows x 32 output channels for avx512"),
-        (NEON, (14, 2), "14 windows x 8 output channels for neon"),
+        (AVX512, (6, 4), "6 windows x 64 output channels for avx512"),
+        (NEON, (6, 4), "6 windows x 16 output channels for neon"),
     ],
 )
 def test_other_machines_change_lanes_and_tile(machine, tile, lines) -> None:

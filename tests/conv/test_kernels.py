@@ -16,6 +16,7 @@ from shorthaul.conv.kernels import (
     run_grad_weight,
     supports,
 )
+from shorthaul.conv.machine import this_machine
 from shorthaul.conv.packing import packed_weights
 from shorthaul.conv.plans import choose_windows
 from shorthaul.conv.problem import ACTIVATIONS, LAYOUTS, ConvProblem
@@ -135,6 +136,32 @@ def test_high_tiles_of_windows_at_even_steps_give_the_same_bits(
     even = ConvSchedule("window", 14, 1, strip_bytes=4000, windows="rows")
     expected = require_forward(case, schedule=replace(even, rows=6, windows="strips"))
     assert torch.equal(require_forward(case, schedule=even), expected)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("width", [1, 7, 17, 50, 97])
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"stride": (1, 2, 2), "padding": ((0, 0), (2, 1), (0, 3))},
+        {"kernel": (2, 2, 3), "stride": (1, 1, 4), "out_channels": 33},
+    ],
+)
+def test_windows_of_few_channels_give_the_same_bits_wherever_they_are_read(
+    layout: str, width: int, changes: dict[str, Any]
+) -> None:
+    # Runs of three values, tiles that end with their output row, groups of pixels that end in its middle.
+    fields = {"out_channels": 64, "kernel": (1, 3, 3), **changes}
+    case = Case(ConvProblem(3, layout=layout, **fields), 2, (2, 7, max(width, 3)))
+    task = forward_task(case.problem, case.batch, case.sizes)
+    strips = ConvSchedule("window", 6, 2, strip_bytes=4000, windows="strips")
+    expected = require_forward(case, schedule=strips)
+    others = ["rows"] if fields["kernel"][0] == 1 else []
+    others += ["in_place"] if task.windows == "in_place" else []
+    for tile, windows in itertools.product(this_machine().tiles()[:2], others):
+        schedule = replace(strips, rows=tile[0], vectors=tile[1], windows=windows)
+        assert torch.equal(require_forward(case, schedule=schedule), expected)
 
 
 METHODS = (

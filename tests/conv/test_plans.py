@@ -38,6 +38,25 @@ def test_the_twelve_layers_need_less_than_a_megabyte_per_thread(
     assert plan_gradient(task, schedule_gradient(task), threads).thread_bytes < 1_000_000
 
 
+@pytest.mark.parametrize("threads", [2, 3, 4])
+@pytest.mark.parametrize("index", range(12))
+def test_threads_have_about_equal_work(index: int, threads: int) -> None:
+    problem, sizes = layer(index, "channels_last")
+    task = forward_task(problem, 1, sizes)
+    plan = plan_blocks(task, choose_schedule(problem, (1, *sizes), threads), threads)
+    _, rows, columns = task.out_sizes
+    row_blocks, column_blocks = -(-rows // plan.block_rows), -(-columns // plan.block_columns)
+    tasks = row_blocks * column_blocks * plan.panel_parts
+    # What each thread computes: the same cut as in the kernels, a row of a block at a time.
+    work = [0.0] * threads
+    for thread in range(threads):
+        for task_number in range(tasks * thread // threads, tasks * (thread + 1) // threads):
+            block = task_number // plan.panel_parts // column_blocks
+            size = rows * (block + 1) // row_blocks - rows * block // row_blocks
+            work[thread] += size / column_blocks / plan.panel_parts
+    assert max(work) <= 1.12 * rows / threads or max(work) - min(work) <= 1
+
+
 def test_blocks_of_the_weight_gradient_do_not_depend_on_threads() -> None:
     # Each block is summed by itself, so its cut decides bits.
     for index in range(12):

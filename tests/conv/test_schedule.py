@@ -45,7 +45,7 @@ def test_tiles_fit_the_registers_and_hide_the_latency(machine) -> None:
 
 
 def test_small_work_takes_the_general_kernel() -> None:
-    problem = ConvProblem(16, 16, (1, 3, 3))
+    problem = ConvProblem(64, 64, (1, 3, 3))
     assert not choose_schedule(problem, (1, 1, 8, 8), 1).is_specialised
     assert choose_schedule(problem, (64, 1, 56, 56), 1).is_specialised
 

@@ -68,7 +68,12 @@ def test_the_compiler_leaves_no_chain_out() -> None:
     # A chain that started at 1, where 0.75 x + 0.25 stays, was known to the compiler and not computed:
     # the figure counted twelve chains where eleven ran.
     kernel = load_kernel(emit_multiply_add_source())
-    command = ["objdump", "--disassemble", "--no-show-raw-insn", str(kernel.entry.directory / "kernel.so")]
+    command = [
+        "objdump",
+        "--disassemble",
+        "--no-show-raw-insn",
+        str(kernel.entry.directory / "kernel.so"),
+    ]
     shown = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     found = dict.fromkeys(CHAINS, 0)
     name = ""

@@ -92,9 +92,9 @@ _PLANE_LOOPS = """\
   on_each_thread(threads < tasks ? threads : tasks, [&](int64_t thread, int64_t team) {
     Windows windows(workspace + thread * thread_bytes, rows_under(int(block_rows), kernel_rows, row_stride), shape, sizes);
     for (int64_t task = tasks * thread / team; task < tasks * (thread + 1) / team; ++task) {
-      const int64_t first = task % row_blocks * block_rows, depth = task / row_blocks % out_d;
+      const Span rows = even_part(out_h, block_rows, task % row_blocks);
+      const int64_t first = rows.begin, count = rows.end - rows.begin, depth = task / row_blocks % out_d;
       const int64_t plane = task / row_blocks / out_d, channel = plane % shape.groups;
-      const int64_t count = out_h - first < block_rows ? out_h - first : block_rows;
       const int64_t source_depth = source_index(depth * shape.stride_d - padding_d, in_d, padding_mode);
       windows.pack(input + plane * sizes.in_plane() + source_depth * in_h * in_w, first, count, source_depth < 0);
 

@@ -50,6 +50,13 @@ HOW = {
 LONGEST_RUN = 4608
 
 
+# Windows of a tile that each have a pointer: x86 has sixteen registers for addresses, not all to spare.
+MOST_POINTERS = 9
+# Below so many values, moving the pointers from run to run costs more than tiles that end with their
+# output row: a move takes about ten cycles, beside six per value.
+SHORT_RUN = 32
+
+
 @dataclass(frozen=True)
 class WindowKernel:
     """Everything that decides the text of a window kernel."""
@@ -89,10 +96,15 @@ class WindowKernel:
 
     @property
     def window_step(self) -> int:
-        """Values from window to window, where tiles are too high for a pointer to each; else 0."""
-        if self.shape is None or self.windows != "rows" or self.vectors > 1:
+        """Values from window to window, where tiles rely on it instead of a pointer to each window; else 0."""
+        shape = self.shape
+        has_short_runs = self.windows != "strips" and 0 < self.run_length < SHORT_RUN
+        if shape is None or not (has_short_runs or self.rows > MOST_POINTERS):
             return 0
-        return self.shape.column_step * self.shape.in_channels
+        if self.windows == "in_place":
+            return shape.stride[2] * shape.in_channels * shape.groups
+        pixels = shape.window_rows if self.windows == "strips" else 1
+        return shape.column_step * pixels * shape.in_channels
 
 
 def emit_preamble(
@@ -192,21 +204,26 @@ _LOOPS = """\
           const real* of_panel = weights + (group * panels + each) * shape.window_values() * panel;
           const real* of_bias = bias == nullptr ? nullptr : bias + (group * panels + each) * panel;
 
-          // Chunks of the window: what one chunk reads of a panel stays in the second-level cache.
-          block.for_each_chunk(depth_chunk, [&](const Chunk& chunk) {
-            // Tiles of windows: sums stay in registers for the whole chunk.
-            block.for_each_tile(tile_rows, [&](int64_t pixel, int64_t size) {
-              with_constant<tile_rows>(size, [&](auto rows) {
-                block.template run_tile<rows, vectors, Activation>(pixel, chunk, of_panel, of_bias, target);
+          // Groups of pixels: contiguous outputs leave while they are in the first-level cache.
+          block.template for_each_group<panel>(depth_chunk, [&](int64_t first, int64_t count) {
+            if (!channels_last && has_prefetch) block.prefetch_planes(first, count, target, sizes.out_plane());
+
+            // Chunks of the window: what one chunk reads of a panel stays in the second-level cache.
+            block.for_each_chunk(depth_chunk, [&](const Chunk& chunk) {
+              // Tiles of windows: sums stay in registers for the whole chunk.
+              block.for_each_tile(first, count, tile_rows, [&](int64_t pixel, int64_t size) {
+                with_constant<tile_rows>(size, [&](auto rows) {
+                  block.template run_tile<rows, vectors, Activation>(pixel, first, chunk, of_panel, of_bias, target);
+                });
               });
             });
+            if (!channels_last) {
+              store_planes<Value, Activation>(
+                  output + first_channel * sizes.out_plane(),
+                  residual == nullptr ? nullptr : residual + first_channel * sizes.out_plane(),
+                  block.stage, vectors * lanes, block.output_offsets + first, count, channels, sizes.out_plane());
+            }
           });
-          if (!channels_last) {
-            store_planes<Value, Activation>(
-                output + first_channel * sizes.out_plane(),
-                residual == nullptr ? nullptr : residual + first_channel * sizes.out_plane(),
-                block.stage, vectors * lanes, block.output_offsets, block.pixels, channels, sizes.out_plane());
-          }
         };
         {DISPATCH}
       }

@@ -21,10 +21,6 @@ import torch
 
 from shorthaul.conv.problem import ConvProblem, Triple
 
-# From so many channels on, windows are read in runs of one pixel's channels: the jump to the next run
-# costs about ten cycles beside six per value, and packing strips costs more.
-LONG_RUN = 64
-
 PADDING_CODES = {"zeros": 0, "reflect": 1, "replicate": 2, "circular": 3, "symmetric": 4}
 
 
@@ -116,10 +112,9 @@ class WindowTask:
         ========  ================================================================================
         """
         depth, height, _ = self.shape.kernel
-        has_long_runs = self.shape.in_channels >= LONG_RUN
-        if self._can_read_in_place and (depth * height == 1 or has_long_runs):
+        if self._can_read_in_place:
             return "in_place"
-        return "rows" if depth == 1 and height > 1 and has_long_runs else "strips"
+        return "rows" if depth == 1 and height > 1 else "strips"
 
     @property
     def _can_read_in_place(self) -> bool:

@@ -34,16 +34,19 @@ class VectorMachine:
     def tiles(self) -> tuple[tuple[int, int], ...]:
         """(rows, vectors) of the tiles worth trying, the best on this machine first.
 
-        A tile needs 2 FMA units times their latency of 4 sums in flight. Two vectors wide is
-        first: it measured fastest on AVX2 (6x16 against 4x24 and 3x32), though wider ones load less.
+        A tile needs 2 FMA units times their latency of 4 sums in flight. With 16 registers two
+        vectors wide is first: it measured fastest on AVX2 (6x16 against 4x24 and 3x32), though wider
+        ones load less. With 32 it is four: 6x64 on AVX-512 needs few addresses, and was fastest on ten
+        of the papers' twelve layers (14x32, 9x48).
         """
+        first = (2, 3, 4, 1) if self.registers <= 16 else (4, 2, 3, 1)
         fitting = [
             (rows, vectors)
             for vectors in (1, 2, 3, 4)
             for rows in [max(r for r in range(1, 17) if self.fits_tile(r, vectors))]
             if rows * vectors >= 8
         ]
-        return tuple(sorted(fitting, key=lambda tile: (2, 3, 4, 1).index(tile[1])))
+        return tuple(sorted(fitting, key=lambda tile: first.index(tile[1])))
 
 
 SSE = VectorMachine("sse", 16, 16)

@@ -5,6 +5,7 @@ Neither the order of a sum nor its chunks depend on the cut, so results do not d
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -47,12 +48,14 @@ def plan_winograd(task: WindowTask, schedule: ConvSchedule, threads: int) -> Blo
     while block_rows < height and tile_bytes(block_rows + 1) * block_tiles <= budget:
         block_rows += 1
     images = task.batch * task.out_sizes[0] * -(-tiles // block_tiles) * shape.groups
+    most_rows, panels = block_rows, -(-shape.out_channels // panel)
     if threads > 1 and images * -(-height // block_rows) % threads:
         wanted = -(-4 * threads // images)
         block_rows = min(block_rows, max(4, -(-height // wanted)))
-    block_rows = _even_part(height, block_rows)
+    block_rows = _share_rows(
+        height, _even_part(height, block_rows), most_rows, images, panels, threads
+    )
     blocks = images * -(-height // block_rows)
-    panels = -(-shape.out_channels // panel)
     parts = min(panels, threads) if blocks < 3 * threads and blocks % threads else 1
     capacity, line = block_rows * block_tiles, block_tiles * outputs + 2
     pieces = (
@@ -210,6 +213,8 @@ def plan_planes(task: WindowTask, schedule: ConvSchedule, threads: int) -> Block
 def _cut_output(task: WindowTask, schedule: ConvSchedule, threads: int) -> tuple[int, int]:
     """Rows and columns of a block."""
     rows, columns = task.batch * task.out_sizes[0] * task.out_sizes[1], task.out_sizes[2]
+    panel = schedule.vectors * this_machine().lanes(task.sum_bytes)
+    panels = -(-task.shape.out_channels // panel)
     if schedule.strip_bytes is None:
         return task.out_sizes[0] * task.out_sizes[1], columns
     limit = min(4096, _pixels_beside_weights(task, schedule.strip_bytes))
@@ -233,12 +238,14 @@ def _cut_output(task: WindowTask, schedule: ConvSchedule, threads: int) -> tuple
             block_rows, block_columns = height, width
             if height * width >= limit / 2:
                 break
-    column_blocks = -(-columns // block_columns)
+    column_blocks, most_rows = -(-columns // block_columns), block_rows
     # Some blocks per thread even out the load, as long as a block still fills its tiles.
     wanted = -(-4 * threads // column_blocks)
     if threads > 1 and -(-rows // block_rows) < wanted and rows * block_columns >= 64 * wanted:
         block_rows = -(-rows // wanted)
-    return _even_part(rows, block_rows), block_columns
+    others = column_blocks * task.shape.groups
+    wanted_rows = _even_part(rows, block_rows)
+    return _share_rows(rows, wanted_rows, most_rows, others, panels, threads), block_columns
 
 
 def _largest(low: int, high: int, fits: Callable[[int], bool]) -> int:
@@ -265,6 +272,27 @@ def _pixels_beside_weights(task: WindowTask, budget: int) -> int:
         pixel_bytes = shape.groups * shape.in_channels * value_bytes
         pixels = min(pixels, 2 * second_level_cache_bytes() // pixel_bytes)
     return max(64, pixels)
+
+
+def _share_rows(rows: int, wanted: int, most: int, others: int, panels: int, threads: int) -> int:
+    """Rows of a block: about `wanted`, at most `most`, and so that threads have about equal work.
+
+    `others` blocks lie beside each block of rows. Threads take equal numbers of blocks, as far as that
+    goes, and blocks differ by at most one row. Fewer blocks than threads are left as they are where
+    threads can share those by panels of output channels.
+    """
+    if -(-rows // wanted) * others < threads and panels % threads == 0:
+        return wanted
+
+    def largest_share(size: int) -> float:
+        blocks = -(-rows // size)
+        ends = [blocks * others * thread // threads / others for thread in range(threads + 1)]
+        at = [rows * int(end) // blocks + (end % 1) * rows / blocks for end in ends]
+        return max(after - before for before, after in itertools.pairwise(at)) * threads / rows
+
+    sizes = range(max(1, (wanted + 1) // 2), min(most, 2 * wanted) + 1)
+    best = min(sizes, key=lambda size: (round(largest_share(size), 2), abs(size - wanted)))
+    return _even_part(rows, best)
 
 
 def _even_part(total: int, largest: int) -> int:

@@ -163,7 +163,9 @@ def measure_multiply_adds() -> Rates:
     threads = kernel_threads()
 
     def best_rate(threads: int) -> float:
-        sums = torch.zeros(threads)  # one for each thread that the kernel shall use: where it starts
+        sums = torch.zeros(
+            threads
+        )  # one for each thread that the kernel shall use: where it starts
         rates: list[float] = []
         for function, steps in zip(functions, all_steps, strict=True):
             operations = function(sums, steps)

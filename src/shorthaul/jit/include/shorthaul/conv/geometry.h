@@ -62,6 +62,13 @@ struct Span {
   int64_t begin, end;
 };
 
+// Part `part` of `total` when it is cut into parts of at most `most` that differ by at most one, so that
+// threads with as many parts have as much to do.
+static inline Span even_part(int64_t total, int64_t most, int64_t part) {
+  const int64_t parts = (total + most - 1) / most;
+  return {total * part / parts, total * (part + 1) / parts};
+}
+
 // The outputs along one dimension whose windows, `reach` long, lie inside the image.
 static inline Span inner_outputs(int64_t size, int64_t reach, int64_t stride, int64_t padding) {
   const int64_t room = size + padding - reach;

@@ -63,19 +63,24 @@ static inline void store_planes(typename Out::value* output, const typename Out:
       ++run;
     }
     for (int64_t channel = 0; channel < channels; channel += lanes) {
-      vec block[lanes] = {};
-      if (run == lanes) {
+      const int64_t here = channels - channel < lanes ? channels - channel : lanes;
+      if (run == lanes && here == lanes && residual == nullptr) {  // nothing but registers
+        vec block[lanes];
 #pragma GCC unroll 16
         for (int lane = 0; lane < lanes; ++lane) {
           block[lane] = load(stage + (pixel + lane) * pitch + channel);
         }
-      } else {
-        for (int64_t lane = 0; lane < run; ++lane) {
-          block[lane] = load(stage + (pixel + lane) * pitch + channel);
-        }
+        transpose(block);
+        auto* to = output + offsets[pixel] + channel * plane;
+#pragma GCC unroll 16
+        for (int lane = 0; lane < lanes; ++lane, to += plane) Out::store(to, Activation::apply(block[lane]));
+        continue;
+      }
+      vec block[lanes] = {};
+      for (int64_t lane = 0; lane < run; ++lane) {
+        block[lane] = load(stage + (pixel + lane) * pitch + channel);
       }
       transpose(block);
-      const int64_t here = channels - channel < lanes ? channels - channel : lanes;
       for (int64_t lane = 0; lane < here; ++lane) {
         finish<Out, Activation>(output, residual, offsets[pixel] + (channel + lane) * plane,
                                 block[lane], run);

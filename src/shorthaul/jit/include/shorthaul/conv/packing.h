@@ -58,6 +58,7 @@ static SHORTHAUL_INLINE void pack_row_channels_last(real* to, const typename In:
                                                     const Columns& columns, int64_t pitch,
                                                     int64_t channels, int64_t all_channels,
                                                     bool may_spill) {
+  const bool is_whole = pitch == all_channels && channels == all_channels;
   const auto pack_some = [&](int64_t begin, int64_t end) {
     for (int64_t column = begin; column < end; ++column) {
       const int64_t source = columns.source[column];
@@ -68,6 +69,12 @@ static SHORTHAUL_INLINE void pack_row_channels_last(real* to, const typename In:
       }
     }
   };
+  if (is_whole && columns.inner_begin < columns.inner_end) {  // pixels as they lie in the image
+    const int64_t begin = columns.inner_begin, end = columns.inner_end;
+    pack_some(0, begin);
+    copy_channels<In>(to + begin * pitch, from + columns.source[begin] * pitch, (end - begin) * pitch);
+    return pack_some(end, columns.count);
+  }
   if constexpr (In::is_real) {
     // What is too much of two to four channels is less than one window row, and less than one pixel
     // of the image: the last column, behind which the image may end, is left out.

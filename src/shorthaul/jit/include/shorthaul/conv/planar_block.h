@@ -67,8 +67,8 @@ struct PlanarBlock {
     const int64_t row_blocks = (sizes.out_h + block_rows - 1) / block_rows;
     image = row_block / row_blocks / sizes.out_d;
     depth = row_block / row_blocks % sizes.out_d;
-    first_row = row_block % row_blocks * block_rows;
-    rows = sizes.out_h - first_row < block_rows ? sizes.out_h - first_row : block_rows;
+    const Span part = even_part(sizes.out_h, block_rows, row_block % row_blocks);
+    first_row = part.begin, rows = part.end - part.begin;
     first_column = column_block * block_columns;
     columns = sizes.out_w - first_column < block_columns ? sizes.out_w - first_column : block_columns;
     if (column_block != mapped_block) {

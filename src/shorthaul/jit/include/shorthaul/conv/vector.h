@@ -156,12 +156,26 @@ struct AsFloat16 {
   }
 };
 
+// Copies fewer values than a vector has, in pieces of halved sizes: of a loop over single values g++ 12
+// makes a string instruction that takes longer than the whole vector's work.
+template <int piece = lanes / 2, class value>
+static SHORTHAUL_INLINE void copy_few(value* to, const value* from, int64_t count) {
+  if constexpr (piece > 0) {
+    if (count & piece) {
+      std::memcpy(to, from, piece * sizeof(value));
+      to += piece;
+      from += piece;
+    }
+    copy_few<piece / 2>(to, from, count);
+  }
+}
+
 // The first `count` lanes only: the last vector of a row, of a group, of a tensor.
 template <class Kind>
 static SHORTHAUL_INLINE vec load_part(const typename Kind::value* from, int64_t count) {
   if (count >= lanes) return Kind::load(from);
   typename Kind::value whole_vector[lanes] = {};
-  for (int64_t lane = 0; lane < count; ++lane) whole_vector[lane] = from[lane];
+  if (count > 0) copy_few(whole_vector, from, count);
   return Kind::load(whole_vector);
 }
 
@@ -170,7 +184,7 @@ static SHORTHAUL_INLINE void store_part(typename Kind::value* to, vec from, int6
   if (count >= lanes) return Kind::store(to, from);
   typename Kind::value whole_vector[lanes];
   Kind::store(whole_vector, from);
-  for (int64_t lane = 0; lane < count; ++lane) to[lane] = whole_vector[lane];
+  if (count > 0) copy_few(to, whole_vector, count);
 }
 
 // One butterfly of a transposition: exchanges the blocks of `step` lanes that lie off the diagonal.

@@ -93,10 +93,10 @@ struct WinogradBlock {
   // Transforms the image rows under one block for one group, and notes where each output goes.
   void pack(const value* input, int64_t row_block, int64_t tile_block, int64_t group) {
     const int64_t row_blocks = (sizes.out_h + block_rows - 1) / block_rows;
-    const int64_t plane = row_block / row_blocks, first_row = row_block % row_blocks * block_rows;
+    const int64_t plane = row_block / row_blocks, first_row = even_part(sizes.out_h, block_rows, row_block % row_blocks).begin;
     const int64_t first_column = tile_block * block_tiles * outputs, left = sizes.out_w - first_column;
     const int64_t channels = shape.in_channels;
-    rows = sizes.out_h - first_row < block_rows ? sizes.out_h - first_row : block_rows;
+    rows = even_part(sizes.out_h, block_rows, row_block % row_blocks).end - first_row;
     width = left < block_tiles * outputs ? left : block_tiles * outputs;
     tiles = (width + outputs - 1) / outputs;
     windows = rows * tiles;
