@@ -12,6 +12,7 @@ from pathlib import Path
 import torch
 
 from benchmarks.allocator import describe_allocator
+from shorthaul.conv.machine import this_machine
 from shorthaul.errors import NoCompilerError
 from shorthaul.jit.toolchain import find_toolchain, read_processor
 
@@ -22,6 +23,7 @@ def describe_machine() -> Machine:
     """The machine and the software of this process, as plain values."""
     return {
         "cpu": read_processor().model,
+        "vectors": this_machine().name,
         "cores": len(os.sched_getaffinity(0)),
         "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         "kernel": (re.match(r"\d+(\.\d+)*", platform.release()) or [platform.release()])[0],
@@ -41,7 +43,8 @@ def machine_key(machine: Mapping[str, object]) -> tuple[object, ...]:
     memory_gib = round(
         float(str(machine["memory_bytes"])) / 2**30
     )  # a kernel takes a little less or more
-    return machine["cpu"], machine["cores"], memory_gib
+    # Two processors may bear one name; all runs from before this was noted were made with AVX2.
+    return machine["cpu"], machine.get("vectors", "avx2"), machine["cores"], memory_gib
 
 
 def _read(path: str) -> str:

@@ -6,8 +6,8 @@ A page holds a table between two markers::
     <!-- end table -->
 
 and `make results` fills it: the newest run of each machine that answered the question `meter`, with
-every row that was measured. `<!-- table: meter-briefly -->` is a line per case: the fastest peer, and
-ours. `python -m benchmarks.render --check` changes nothing and fails where a
+every row that was measured. `<!-- table: meter-briefly -->` is a line per case of the newest run: the
+fastest peer, and ours. `python -m benchmarks.render --check` changes nothing and fails where a
 page says something else than its source; the house tests do the same.
 """
 
@@ -96,7 +96,7 @@ def list_tables(root: Path, directory: Path) -> dict[str, Callable[[], str]]:
         return lambda: render_question(ledger.read_runs(question, directory))
 
     def brief_table_of(question: str) -> Callable[[], str]:
-        return lambda: render_question(ledger.read_runs(question, directory), render_briefly)
+        return lambda: render_briefly(ledger.read_runs(question, directory)[-1])
 
     files = (root / "benchmarks").glob("bench_*.py")
     names = [path.stem.removeprefix("bench_") for path in files]
@@ -151,11 +151,9 @@ def find_stale_pictures(root: Path, directory: Path) -> dict[Path, str]:
     }
 
 
-def render_question(
-    runs: Iterable[ledger.Run], render: Callable[[ledger.Run], str] | None = None
-) -> str:
-    """The newest run of each machine: every row, or as `render` shows it."""
-    return "\n\n".join(map(render or render_run, ledger.choose_latest(runs)))
+def render_question(runs: Iterable[ledger.Run]) -> str:
+    """The newest run of each machine, every row."""
+    return "\n\n".join(map(render_run, ledger.choose_latest(runs)))
 
 
 def render_run(run: ledger.Run) -> str:
@@ -254,7 +252,8 @@ def _caption(run: ledger.Run, speed: str = "against the baseline of the case") -
     changed = " with changes" if run["is_changed"] else ""
     most_rounds = max(row["rounds"] for row in run["rows"])
     facts = [
-        f"{machine['cpu']}, {machine['cores']} cores, {format_bytes(machine['memory_bytes'])}",
+        f"{machine['cpu']} ({machine.get('vectors', 'avx2')}), {machine['cores']} cores, "
+        f"{format_bytes(machine['memory_bytes'])}",
         f"torch {machine['torch']} with {machine.get('torch_threads', '?')} threads",
         f"{most_rounds} interleaved rounds, load {machine.get('load_before', '?')} before",
         f"allocator: {machine['allocator']}",

@@ -31,6 +31,7 @@ def make_run(question: str = "rows", **changes: Any) -> dict[str, Any]:
         "is_changed": False,
         "machine": {
             "cpu": "Abacus 9",
+            "vectors": "abacus",
             "cores": 4,
             "memory_bytes": 8 * 2**30,
             "torch": "2.13.0",

@@ -12,6 +12,7 @@ def test_the_description_is_plain_and_names_what_matters() -> None:
     assert json.loads(json.dumps(machine)) == machine
     assert {
         "cpu",
+        "vectors",
         "cores",
         "memory_bytes",
         "kernel",
@@ -40,4 +41,5 @@ def test_software_may_change_on_the_same_machine_but_not_its_parts() -> None:
     assert machine_key(machine | {"torch": "9.9", "load_before": 3.0}) == machine_key(machine)
     assert machine_key(machine | {"memory_bytes": memory_bytes + 4096}) == machine_key(machine)
     assert machine_key(machine | {"cores": 1024}) != machine_key(machine)
+    assert machine_key(machine | {"vectors": "other"}) != machine_key(machine)
     assert machine_key(machine | {"memory_bytes": 3 * memory_bytes}) != machine_key(machine)

@@ -27,7 +27,7 @@ GOLDEN = """\
 | 1 row | plain | 100.0 us | 90.0 us to 110.0 us | 200.0 us | 1 (baseline) |  |  |
 |  | shorthaul | 200.0 us | 180.0 us to 220.0 us | 400.0 us | 0.5x (0.45 to 0.55) |  |  |
 
-*Abacus 9, 4 cores, 8.0 GiB; torch 2.13.0 with 2 threads; 9 interleaved rounds, load 0.25 \
+*Abacus 9 (abacus), 4 cores, 8.0 GiB; torch 2.13.0 with 2 threads; 9 interleaved rounds, load 0.25 \
 before; allocator: glibc, default settings; page cache: cold; 2025-01-02, commit 01234567. Speed is \
 against the baseline of the case: above 1 is faster.*"""
 
@@ -54,10 +54,16 @@ def test_each_machine_has_its_newest_table() -> None:
     old = make_run(date="2024-01-01")
     new = make_run(date="2025-01-01")
     other = make_run(machine=make_run()["machine"] | {"cpu": "Abacus 10"})
-    brief = render_question([old, other, new], render_briefly)
-    assert brief == f"{render_briefly(new)}\n\n{render_briefly(other)}"
     text = render_question([old, other, new])
     assert text == f"{render_run(new)}\n\n{render_run(other)}"
+
+
+def test_a_brief_table_is_of_the_newest_run(tmp_path: Path) -> None:
+    machine = make_run()["machine"]
+    append(make_run(), tmp_path)
+    newest = make_run(machine=machine | {"vectors": "wider"}, date="2025-03-01")
+    append(newest, tmp_path)
+    assert list_tables(tmp_path, tmp_path)["rows-briefly"]() == render_briefly(newest)
 
 
 def test_questions_are_listed_with_their_last_answer(tmp_path: Path) -> None:

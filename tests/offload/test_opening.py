@@ -23,10 +23,11 @@ def test_each_policy_by_its_knobs(knobs, policy, tmp_path):
     assert type(offload_activations(tmp_path, **knobs).policy) is policy
 
 
-def test_windows_take_no_more_than_a_quarter_of_the_budget_each(tmp_path):
-    store = offload_activations(tmp_path, budget="8MiB", prefetch="1MiB").store
-    assert store.in_flight_bytes == 2 * 2**20
-    assert store.prefetch_bytes == 2**20
+def test_windows_take_half_and_a_quarter_of_the_budget_at_most(tmp_path):
+    store = offload_activations(tmp_path, budget="8MiB").store
+    assert (store.in_flight_bytes, store.prefetch_bytes) == (4 * 2**20, 2 * 2**20)
+    store = offload_activations(tmp_path, budget="8MiB", in_flight="3MiB", prefetch="1MiB").store
+    assert (store.in_flight_bytes, store.prefetch_bytes) == (3 * 2**20, 2**20)
 
 
 def test_the_error_of_lossy_gradients_is_measured_and_reported(tmp_path):

@@ -246,6 +246,7 @@ class ActivationOffload(contextlib.ContextDecorator):
         """Say that the backward pass of micro-batch `tag` comes next; its prefetch starts now."""
         with self.store.lock:
             hinted = self._order.hint(tag)
+            self.store.settle()
             self.store.prefetch(hinted.upcoming(None) if hinted else ())
 
     def measure_disk(self) -> Disk | None:

@@ -120,13 +120,18 @@ class VersionWitness:
     that pass through hooks, and the memory itself is to be given up.
     """
 
-    __slots__ = ("_counter", "description", "version")
+    __slots__ = ("_counter", "_shape", "version")
 
     def __init__(self, tensor: torch.Tensor) -> None:
         self.version: int = tensor._version
-        self.description = f"{tensor.type()} {list(tensor.shape)}"
+        self._shape = tensor.shape
         self._counter = tensor.detach()
         self._counter.data = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
+
+    @property
+    def description(self) -> str:
+        """The tensor as autograd's own error names it; made only when there is one."""
+        return f"{self._counter.type()} {list(self._shape)}"
 
     @property
     def current_version(self) -> int:

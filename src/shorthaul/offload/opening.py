@@ -88,7 +88,9 @@ def offload_activations(
     prefetch_bytes = parse_bytes(DEFAULT_PREFETCH_BYTES if prefetch is None else prefetch)
     pool_bytes = budget_bytes
     if budget_bytes is not None:
-        in_flight_bytes = min(in_flight_bytes, budget_bytes // 4)
+        # Half of it: a feed-forward layer saves two large tensors in a row, and with a quarter the
+        # second waited for the first. Reads come one after another, with a layer's work in between.
+        in_flight_bytes = min(in_flight_bytes, budget_bytes // 2)
         prefetch_bytes = min(prefetch_bytes, budget_bytes // 4)
     if pool_bytes is None:
         pool_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

@@ -307,9 +307,11 @@ class ActivationStore:
             return storage, 0
 
     def prefetch(self, records: Iterable[Record]) -> None:
-        """Start bringing records back, the first one first, as far as window and budget allow."""
+        """Start bringing records back, the first one first, as far as window and budget allow.
+
+        Whoever asks has settled just before.
+        """
         with self.lock:
-            self.settle()
             loading = self.reads.loading
             waiting_bytes = sum(each.size_bytes for each in loading)
             for record in records:
