@@ -11,6 +11,7 @@ import torch.nn.functional as F  # noqa: N812
 from torch import nn
 
 import shorthaul as sh
+from shorthaul.offload.planner import Measured
 from shorthaul.offload.policy import OffloadPlanned
 from shorthaul.offload.regions import ModuleRegion, mark_regions, unmark, watch_recomputed
 from shorthaul.offload.simulation import Decision, Disk
@@ -113,6 +114,34 @@ def test_a_slow_disk_makes_the_plan_recompute_and_the_step_follows(tmp_path, mon
     assert "recompute" in report.explanation
     offload.unwrap()
     assert not any(isinstance(each.__dict__.get("forward"), ModuleRegion) for each in model.blocks)
+
+
+def test_a_step_of_another_pace_keeps_recomputing_under_a_plan_for_that_pace(tmp_path, monkeypatch):
+    model = Model()
+    offload = sh.offload.wrap(model, tmp_path, regions=Block, minimum_bytes=1024, budget=640 * 1024)
+    policy = offload.policy
+    assert isinstance(policy, OffloadPlanned)
+    monkeypatch.setattr(policy, "_measure_disk", lambda: VERY_SLOW)
+    model(X).backward()
+    first, recomputed = policy.plan, policy.recomputed
+    assert first is not None
+    assert recomputed
+    measured = Measured(
+        first.disk.write_bytes_per_second,
+        first.disk.read_bytes_per_second,
+        first.compute_seconds * 3,
+        sum(unit.size_bytes for unit in first.units),
+    )
+    monkeypatch.setattr(policy, "_measured", None)
+    monkeypatch.setattr(policy, "_measure_pass", lambda *_: measured)
+    model(X).backward()
+    assert policy.plans_made == 2
+    assert policy.recomputed, "no pass offloads everything to find out what is known"
+    assert policy.plan is not None
+    assert policy.plan.compute_seconds == pytest.approx(3 * first.compute_seconds)
+    model(X).backward()
+    assert policy.plans_made == 2
+    assert policy.drift == ()
 
 
 def test_a_drift_under_a_plan_that_recomputes_looks_at_a_whole_pass_again(tmp_path, monkeypatch):

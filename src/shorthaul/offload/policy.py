@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from shorthaul.offload.planner import Measured, Plan, explain_drift, plan_step
@@ -155,13 +155,31 @@ class OffloadPlanned:
             if not self.drift:
                 return
             self._disk = self._measure_disk() or self._disk
-            self._measured = latest
             if self.recomputed:
-                # This pass does not show what the recomputed regions save; the next one will.
-                self.plan, self._measured = None, None
-                self._planned, self.recomputed = {}, frozenset()
+                self._plan_again(self.plan, self._measured, self._disk)
                 return
-        self._follow(self._make_plan(units, self._disk), finished)
+            self._measured = latest
+        self._follow(self._make_plan(units, self._disk), finished.places)
+
+    def _plan_again(self, plan: Plan, measured: Measured, disk: Disk) -> None:
+        """A drift under a plan that recomputes, whose passes do not show what regions save.
+
+        Where the sizes are the old ones, so are the storages: only their times are others. Otherwise
+        the next pass is looked at as a whole, with everything offloaded.
+        """
+        sizes = replace(
+            measured,
+            write_bytes_per_second=plan.disk.write_bytes_per_second,
+            read_bytes_per_second=plan.disk.read_bytes_per_second,
+            compute_seconds=plan.compute_seconds,
+        )
+        if explain_drift(plan, sizes):
+            self.plan, self._measured = None, None
+            self._planned, self.recomputed = {}, frozenset()
+            return
+        pace = measured.compute_seconds / max(plan.compute_seconds, 1e-9)
+        units = [unit.at_pace(pace) for unit in plan.units]
+        self._follow(self._make_plan(units, disk), tuple(self._planned))
 
     def _measure_pass(self, units: list[Unit], finished: ForwardPass, disk: Disk) -> Measured:
         """What a pass showed, with what it recomputed put as the plan has it."""
@@ -202,10 +220,10 @@ class OffloadPlanned:
             _log.warning("offload: %s", plan.explain().split("\n  What follows")[0])
         return plan
 
-    def _follow(self, plan: Plan, finished: ForwardPass) -> None:
+    def _follow(self, plan: Plan, places: Sequence[Place]) -> None:
         self.plans_made += 1
         self.plan = plan
-        pairs = list(zip(finished.places, plan.units, plan.decisions, strict=True))
+        pairs = list(zip(places, plan.units, plan.decisions, strict=True))
         self._planned = {place: (unit.size_bytes, what) for place, unit, what in pairs}
         self.recomputed = frozenset(
             place.region

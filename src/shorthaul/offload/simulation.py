@@ -32,7 +32,7 @@ import heapq
 import math
 from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from shorthaul.errors import PlanError
 
@@ -80,6 +80,17 @@ class Unit:
     def can_recompute(self) -> bool:
         """Whether recomputing its region makes it again."""
         return self.recompute_seconds is not None
+
+    def at_pace(self, pace: float) -> Unit:
+        """The same storage in a step that takes `pace` times as long."""
+        seconds = self.recompute_seconds
+        return replace(
+            self,
+            produced_at_seconds=self.produced_at_seconds * pace,
+            first_use_at_seconds=self.first_use_at_seconds * pace,
+            last_use_at_seconds=self.last_use_at_seconds * pace,
+            recompute_seconds=None if seconds is None else seconds * pace,
+        )
 
 
 @dataclass(frozen=True)
