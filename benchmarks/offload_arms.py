@@ -48,8 +48,9 @@ ALL_ARMS = (
 WINDOWS = {"in_flight": "48MiB", "prefetch": "32MiB", "minimum_bytes": "256KiB"}
 # glibc keeps freed blocks below a threshold that grows; fixed, so that memory shows what is in use.
 MALLOC = {"MALLOC_MMAP_THRESHOLD_": "262144", "MALLOC_TRIM_THRESHOLD_": "262144"}
-# The published rule decides after its third pass; the others plan after their first.
-STEPS_BEFORE = {PUBLISHED: 4}
+# The published rule decides after its third pass; the others plan after their first, and where they may
+# recompute once more at the pace of a step that does.
+STEPS_BEFORE = {PUBLISHED: 4, CHOOSE: 5}
 
 
 @dataclass(frozen=True)

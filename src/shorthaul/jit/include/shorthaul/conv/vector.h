@@ -137,6 +137,16 @@ struct AsFloat16 {
       std::memcpy(&result, &wide, sizeof wide < sizeof result ? sizeof wide : sizeof result);
       return result;
     }
+#if defined(__AVX512F__)
+    if constexpr (lanes == 16 && sizeof(real) == 4) {
+      __m256i narrow;
+      std::memcpy(&narrow, from, sizeof narrow);
+      const __m512 wide = _mm512_cvtph_ps(narrow);
+      vec result{};
+      std::memcpy(&result, &wide, sizeof wide < sizeof result ? sizeof wide : sizeof result);
+      return result;
+    }
+#endif
 #endif
     vec result;
     for (int lane = 0; lane < lanes; ++lane) result[lane] = widen(from[lane]);
@@ -151,6 +161,15 @@ struct AsFloat16 {
       std::memcpy(to, &narrow, sizeof narrow);
       return;
     }
+#if defined(__AVX512F__)
+    if constexpr (lanes == 16 && sizeof(real) == 4) {
+      __m512 wide{};
+      std::memcpy(&wide, &from, sizeof wide < sizeof from ? sizeof wide : sizeof from);
+      const __m256i narrow = _mm512_cvtps_ph(wide, 0);
+      std::memcpy(to, &narrow, sizeof narrow);
+      return;
+    }
+#endif
 #endif
     for (int lane = 0; lane < lanes; ++lane) to[lane] = narrow(from[lane]);
   }
