@@ -148,6 +148,24 @@ def test_windows_are_read_in_place_where_they_lie_in_the_image(
         assert problem.kernel[0] == 1
 
 
+@given(small_problems())
+def test_the_share_of_padding_counts_products_with_zeros(drawn: tuple[ConvProblem, Triple]) -> None:
+    problem, sizes = drawn
+    task = forward_task(replace(problem, padding_mode="zeros"), 1, sizes)
+    inside = 1.0
+    for axis, outputs in enumerate(task.out_sizes):
+        taps = range(problem.kernel[axis])
+        positions = [
+            output * problem.stride[axis] + tap * problem.dilation[axis] - task.padding[axis]
+            for output in range(outputs)
+            for tap in taps
+        ]
+        size = task.in_sizes[axis]
+        inside *= sum(0 <= each < size for each in positions) / len(positions)
+    assert task.padding_share == pytest.approx(1 - inside)
+    assert replace(task, padding_mode="circular").padding_share == 0
+
+
 def test_phases_without_taps_are_left_out() -> None:
     # With a stride of three, one tap reaches one position of three.
     problem = ConvProblem(2, 2, (1, 1, 1), stride=(1, 1, 3))

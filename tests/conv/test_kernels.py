@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from shorthaul.conv import aten
 from shorthaul.conv.geometry import forward_task
@@ -20,7 +21,12 @@ from shorthaul.conv.machine import this_machine
 from shorthaul.conv.packing import packed_weights
 from shorthaul.conv.plans import choose_windows
 from shorthaul.conv.problem import ACTIVATIONS, LAYOUTS, ConvProblem
-from shorthaul.conv.schedule import ConvSchedule, candidate_schedules, choose_schedule
+from shorthaul.conv.schedule import (
+    ConvSchedule,
+    candidate_schedules,
+    choose_schedule,
+    has_much_padding,
+)
 from tests.conv.problems import ACTIVATION_LAYOUTS, Case, cases, in_double
 from tests.conv.tolerances import require_close
 
@@ -114,6 +120,75 @@ def test_a_kernel_for_many_channels_shares_rows_and_gives_the_same_bits(layout: 
         assert chosen == (last if layout == "channels_last" else "rows")
         expected = require_forward(case, schedule=replace(schedule, windows="strips"))
         assert torch.equal(require_forward(case, schedule=schedule), expected)
+
+
+@st.composite
+def padded_cases(draw: st.DrawFn) -> Case:
+    """Images with more zeros around them than most have: up to whole windows of them."""
+    numbers = st.integers
+    height, width = draw(numbers(2, 4)), draw(numbers(1, 4))
+    dilation = (1, draw(numbers(1, 3)), draw(numbers(1, 3)))
+    pads = st.tuples(numbers(0, 9), numbers(0, 9))
+    tall, wide = draw(pads), draw(pads)
+    # A kernel that is too large for its padded image gets a larger image.
+    sizes = (
+        1,
+        max(draw(numbers(1, 7)), (height - 1) * dilation[1] + 1 - sum(tall)),
+        max(draw(numbers(1, 7)), (width - 1) * dilation[2] + 1 - sum(wide)),
+    )
+    problem = ConvProblem(
+        5,
+        draw(st.sampled_from((9, 33))),
+        (1, height, width),
+        (1, draw(numbers(1, 3)), draw(numbers(1, 3))),
+        dilation,
+        (draw(st.sampled_from(((0, 0), (1, 0)))), tall, wide),
+        layout=draw(st.sampled_from(LAYOUTS)),
+        has_bias=draw(st.booleans()),
+    )
+    return Case(problem, draw(numbers(1, 4)), sizes)
+
+
+@settings(max_examples=120, deadline=None)
+@given(
+    padded_cases(),
+    st.sampled_from((1500, 6000, 60_000)),  # blocks of a few rows, and of several images
+    st.sampled_from((3, 12, 4608)),  # parts of runs, a few runs, whole windows
+)
+def test_skipped_padding_gives_the_bits_of_added_zeros(
+    case: Case, strip_bytes: int, depth_chunk: int
+) -> None:
+    strips = ConvSchedule(
+        "window", 6, 2, depth_chunk=depth_chunk, is_specialised=False, strip_bytes=strip_bytes,
+        windows="strips",
+    )  # fmt: skip
+    expected = require_forward(case, schedule=strips)
+    assert torch.equal(require_forward(case, schedule=replace(strips, windows="rows")), expected)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_specialised_kernel_for_many_channels_skips_padding(layout: str) -> None:
+    # Gradients pad by all of the kernel but one; two chunks of the window, blocks of two images.
+    problem = ConvProblem(64, 72, (1, 4, 3), padding=((0, 0), (3, 3), (2, 2)), layout=layout)
+    case = Case(problem, 3, (1, 5, 6))
+    assert has_much_padding(forward_task(problem, 3, case.sizes))
+    schedule = ConvSchedule("window", 6, 2, strip_bytes=10 * 11 * 256, depth_chunk=7 * 64)
+    expected = require_forward(case, schedule=replace(schedule, windows="strips"))
+    assert torch.equal(require_forward(case, schedule=schedule), expected)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("threads", [1, 3])
+def test_weights_over_padding_are_not_multiplied(layout: str, threads: int) -> None:
+    # The image is so small that the outer taps meet nothing but zeros, which times NaN would be NaN.
+    problem = ConvProblem(5, 9, (1, 5, 5), padding=((0, 0), (2, 2), (2, 2)), layout=layout)
+    image, weight, _ = Case(problem, 4, (1, 2, 2)).tensors()
+    torch.set_num_threads(threads)
+    rows = ConvSchedule("window", 6, 2, is_specialised=False, strip_bytes=4000, windows="rows")
+    expected = run_forward(problem, image, weight, schedule=rows)
+    weight[..., 0, :] = weight[..., :, 4] = torch.nan
+    assert torch.equal(run_forward(problem, image, weight, schedule=rows), expected)
+    require_close(aten.run_forward(problem, image, weight), expected)
 
 
 @pytest.mark.parametrize("width", [1, 5, 14, 15, 31])

@@ -44,6 +44,7 @@ from shorthaul.conv.schedule import (
     ConvSchedule,
     Sizes,
     choose_schedule,
+    has_much_padding,
     remembered_schedule,
     schedule_gradient,
     schedule_task,
@@ -97,7 +98,11 @@ def _as_array(*numbers: int) -> torch.Tensor:
 
 
 def _block_numbers(
-    plan: BlockPlan | GradientPlan, chunk: int, task: WindowTask, schedule: ConvSchedule
+    plan: BlockPlan | GradientPlan,
+    chunk: int,
+    task: WindowTask,
+    schedule: ConvSchedule,
+    *further: int,
 ) -> torch.Tensor:
     """Those of a kernel that goes through blocks of windows; a specialised one knows its shape."""
     return _as_array(
@@ -106,6 +111,7 @@ def _block_numbers(
         plan.block_columns,
         plan.panel_parts,
         chunk,
+        *further,
         *task.size_values(),
         *(() if schedule.is_specialised else task.shape.values()),
     )
@@ -204,7 +210,9 @@ def _prepare(task: WindowTask, taps: Taps | None, schedule: ConvSchedule, thread
         has_prefetch=schedule.has_prefetch,
     )
     plan = plan_blocks(task, schedule, threads)
-    numbers = _block_numbers(plan, schedule.depth_chunk, task, schedule)
+    numbers = _block_numbers(
+        plan, schedule.depth_chunk, task, schedule, int(has_much_padding(task))
+    )
     return Call(
         task,
         taps,

@@ -131,7 +131,14 @@ constexpr bool channels_last = {str(channels_last).lower()};
 
 def emit_window_kernel(kernel: WindowKernel) -> CppSource:
     """The kernel `convolve(input, weights, bias, residual, output, workspace, ...)`."""
-    own = ("thread_bytes", "block_rows", "block_columns", "panel_parts", "depth_chunk")
+    own = (
+        "thread_bytes",
+        "block_rows",
+        "block_columns",
+        "panel_parts",
+        "depth_chunk",
+        "skips_padding",
+    )
     names = number_names(own, kernel.shape)
     function = convolve_function(kernel.dtype, names)
     preamble = emit_preamble(
@@ -183,7 +190,7 @@ _LOOPS = """\
 
   // A task is a block of output pixels and a part of one group's output channels.
   on_each_thread(threads < tasks ? threads : tasks, [&](int64_t thread, int64_t team) {
-    Block block(workspace + thread * thread_bytes, panel, block_rows, block_columns, shape, sizes);
+    Block block(workspace + thread * thread_bytes, panel, block_rows, block_columns, skips_padding != 0, shape, sizes);
     int64_t packed = -1;
     for (int64_t task = tasks * thread / team; task < tasks * (thread + 1) / team; ++task) {
       const int64_t part = task % panel_parts, group = task / panel_parts % shape.groups;
@@ -210,10 +217,13 @@ _LOOPS = """\
 
             // Chunks of the window: what one chunk reads of a panel stays in the second-level cache.
             block.for_each_chunk(depth_chunk, [&](const Chunk& chunk) {
-              // Tiles of windows: sums stay in registers for the whole chunk.
-              block.for_each_tile(first, count, tile_rows, [&](int64_t pixel, int64_t size) {
-                with_constant<tile_rows>(size, [&](auto rows) {
-                  block.template run_tile<rows, vectors, Activation>(pixel, first, chunk, of_panel, of_bias, target);
+              // Classes of pixels: taps that meet nothing but zeros of padding are left out.
+              block.for_each_class(first, count, chunk, [&](int64_t begin, int64_t alike, const Runs& runs) {
+                // Tiles of windows: sums stay in registers for the whole chunk.
+                block.for_each_tile(begin, alike, tile_rows, [&](int64_t pixel, int64_t size) {
+                  with_constant<tile_rows>(size, [&](auto rows) {
+                    block.template run_tile<rows, vectors, Activation>(pixel, first, chunk, runs, of_panel, of_bias, target);
+                  });
                 });
               });
             });
@@ -221,7 +231,8 @@ _LOOPS = """\
               store_planes<Value, Activation>(
                   output + first_channel * sizes.out_plane(),
                   residual == nullptr ? nullptr : residual + first_channel * sizes.out_plane(),
-                  block.stage, vectors * lanes, block.output_offsets + first, count, channels, sizes.out_plane());
+                  [&](int64_t pixel) { return block.sums_of(pixel, vectors * lanes); },
+                  block.output_offsets + first, count, channels, sizes.out_plane());
             }
           });
         };

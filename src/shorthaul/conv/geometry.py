@@ -117,6 +117,26 @@ class WindowTask:
         return "rows" if depth == 1 and height > 1 else "strips"
 
     @property
+    def padding_share(self) -> float:
+        """The share of the products whose factor is a zero of the padding."""
+        if self.padding_mode != "zeros":
+            return 0.0
+        inside = 1.0
+        for dimension, outputs in enumerate(self.out_sizes):
+            stride, kernel = self.shape.stride[dimension], self.shape.kernel[dimension]
+            size = self.in_sizes[dimension]
+            starts = [
+                tap * self.shape.dilation[dimension] - self.padding[dimension]
+                for tap in range(kernel)
+            ]
+            products = sum(
+                max(0, min(outputs, -((start - size) // stride)) - max(0, -(start // stride)))
+                for start in starts
+            )
+            inside *= products / (outputs * kernel)
+        return 1.0 - inside
+
+    @property
     def _can_read_in_place(self) -> bool:
         return (
             self.channels_last

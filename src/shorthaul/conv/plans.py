@@ -121,7 +121,8 @@ def plan_blocks(task: WindowTask, schedule: ConvSchedule, threads: int) -> Block
         block_columns,
         parts,
         _thread_bytes(task, block_rows * block_columns, block_columns, panel)
-        + (0 if layout == "in_place" else packed),
+        + (0 if layout == "in_place" else packed)
+        + (_class_bytes(task, block_rows, block_columns) if layout == "rows" else 0),
     )
 
 
@@ -311,7 +312,16 @@ def _thread_bytes(task: WindowTask, pixels: int, block_columns: int, panel: int)
     capacity = pixels + this_machine().lanes(value_bytes)
     pieces = (
         capacity * 8, capacity * 8, capacity * panel * value_bytes, _columns(task, block_columns) * 4,
-        math.prod(task.shape.kernel) * 8, 64,
+        math.prod(task.shape.kernel) * 16, 64,
+    )  # fmt: skip
+    return sum(-(-piece // 64) * 64 for piece in pieces)
+
+
+def _class_bytes(task: WindowTask, rows: int, columns: int) -> int:
+    """Workspace for classes of pixels that read the same taps: their runs, places and stretches."""
+    capacity = rows * columns + this_machine().lanes(task.sum_bytes)
+    pieces = (
+        math.prod(task.shape.kernel) * 16, capacity * 8, rows * 8, rows * 8, rows * 32, columns * 32,
     )  # fmt: skip
     return sum(-(-piece // 64) * 64 for piece in pieces)
 

@@ -140,7 +140,10 @@ def schedule_task(task: WindowTask) -> ConvSchedule:
         rows, vectors = _choose_planar_tile(task)
         return ConvSchedule("planar", rows, vectors, is_specialised=False, strip_bytes=PLANE_BYTES)
     # General kernels all have the same tile, so that few of them are ever compiled.
-    rows, vectors = _choose_tile(task, machine) if is_specialised else machine.tiles()[0]
+    rows, vectors = machine.tiles()[0]
+    if is_specialised:
+        skips_padding = task.windows == "rows" and has_much_padding(task)
+        rows, vectors = _choose_tile(task, machine, skips_padding=skips_padding)
     return ConvSchedule(
         "window",
         rows,
@@ -315,11 +318,26 @@ def _choose_planar_tile(task: WindowTask) -> tuple[int, int]:
     return (3, 4) if channels % 3 == 0 and channels % 4 else (4, 3)
 
 
-def _choose_tile(task: WindowTask, machine: VectorMachine) -> tuple[int, int]:
+# Below this share of the products, tiles that end where other taps are read cost as much as the zeros.
+MUCH_PADDING = 0.04
+
+
+def has_much_padding(task: WindowTask) -> bool:
+    """Whether the window kernel leaves out the taps that read zeros of the padding from packed rows.
+
+    It does so unless its tiles rely on even steps from window to window, for a whole call or not at all.
+    """
+    return task.padding_share >= MUCH_PADDING
+
+
+def _choose_tile(
+    task: WindowTask, machine: VectorMachine, *, skips_padding: bool = False
+) -> tuple[int, int]:
     """The tile with the fewest idle lanes; among equals, the machine's favourite.
 
     Contiguous outputs are written to as many planes at once as a panel has channels: two vectors of them
-    leave more lines in the first-level cache than four (conv7 on AVX-512: 1.3 times as fast).
+    leave more lines in the first-level cache than four (conv7 on AVX-512: 1.3 times as fast). Skipping
+    padding, they leave all at once, and low tiles need no even steps.
     """
     vectors_needed = -(-task.shape.out_channels // machine.lanes(task.sum_bytes))
 
@@ -333,6 +351,6 @@ def _choose_tile(task: WindowTask, machine: VectorMachine) -> tuple[int, int]:
         return cycles * (1 if vectors > 1 else 1.1)
 
     tiles = machine.tiles()
-    if not task.channels_last:
+    if not task.channels_last and not skips_padding:
         tiles = tuple(sorted(tiles, key=lambda tile: tile[1] != 2))
     return min(tiles, key=cost)

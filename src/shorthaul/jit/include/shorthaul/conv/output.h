@@ -49,11 +49,11 @@ static SHORTHAUL_INLINE void tiles_by_edges(int64_t count, Span inner, int64_t l
   }
 }
 
-// Contiguous output: finished sums lie as [pixel][channel] in `stage`; pixels that are neighbours in
-// their plane leave as vectors, transposed in registers.
-template <class Out, class Activation>
+// Contiguous output: finished sums of a pixel are the channels at `sums_of(pixel)`; pixels that are
+// neighbours in their plane leave as vectors, transposed in registers.
+template <class Out, class Activation, class SumsOf>
 static inline void store_planes(typename Out::value* output, const typename Out::value* residual,
-                                const real* stage, int64_t pitch, const int64_t* offsets,
+                                const SumsOf& sums_of, const int64_t* offsets,
                                 int64_t pixels, int64_t channels, int64_t plane) {
   int64_t pixel = 0;
   while (pixel < pixels) {
@@ -68,7 +68,7 @@ static inline void store_planes(typename Out::value* output, const typename Out:
         vec block[lanes];
 #pragma GCC unroll 16
         for (int lane = 0; lane < lanes; ++lane) {
-          block[lane] = load(stage + (pixel + lane) * pitch + channel);
+          block[lane] = load(sums_of(pixel + lane) + channel);
         }
         transpose(block);
         auto* to = output + offsets[pixel] + channel * plane;
@@ -78,7 +78,7 @@ static inline void store_planes(typename Out::value* output, const typename Out:
       }
       vec block[lanes] = {};
       for (int64_t lane = 0; lane < run; ++lane) {
-        block[lane] = load(stage + (pixel + lane) * pitch + channel);
+        block[lane] = load(sums_of(pixel + lane) + channel);
       }
       transpose(block);
       for (int64_t lane = 0; lane < here; ++lane) {

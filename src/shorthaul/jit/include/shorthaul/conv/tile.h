@@ -79,17 +79,24 @@ static SHORTHAUL_INLINE void multiply(vec (&sums)[rows][vectors], Windows& windo
   if (count & 1) multiply_steps<1>(sums, windows, weights);
 }
 
-// The runs of values that windows are made of, in the order of the weights.
+// Values of a window that follow one another.
+struct Run {
+  int64_t offset;  // from the window's first value
+  int64_t depth;   // values of the window that come before, in the order of the weights
+};
+
+// The runs that a tile adds, in the order of the weights.
 struct Runs {
-  const int64_t* offsets;  // of each run, from the window's first value
+  const Run* first;
   int64_t number, values;  // at least one run of at least one value
 };
 
 // One register tile: loads its sums from `begin`, adds the runs of `rows` windows, and stores the
 // sums to `to`. One way in and one way out, in a function of its own: with any choice inside, g++ 12
 // keeps the sums in memory around it, for 80 cycles a tile. `values` is the length of a run, and `step`
-// the values from window to window, where they are known when the kernel is compiled, else 0.
-template <int rows, int vectors, int64_t values, int64_t step>
+// the values from window to window, where they are known when the kernel is compiled, else 0. `has_gaps`:
+// runs may be left out, so that each looks up its weights.
+template <int rows, int vectors, int64_t values, int64_t step, bool has_gaps>
 __attribute__((noinline)) static void sum_tile(const real* begin, int64_t begin_step,
                                                const real* windows, const int64_t* window_offsets,
                                                const real* weights, const Runs& runs,
@@ -100,11 +107,13 @@ __attribute__((noinline)) static void sum_tile(const real* begin, int64_t begin_
 #pragma GCC unroll 8
     for (int v = 0; v < vectors; ++v) sums[row][v] = load(begin + row * begin_step + v * lanes);
   }
-  const int64_t* run = runs.offsets;
+  const Run* run = runs.first;
+  const real* of_run = weights + run->depth * vectors * lanes;
   int64_t left = runs.number;
   do {
-    TileWindows<rows, step> here(windows + *run, window_offsets);
-    multiply(sums, here, weights, values == 0 ? runs.values : values);
+    TileWindows<rows, step> here(windows + run->offset, window_offsets);
+    if (has_gaps) of_run = weights + run->depth * vectors * lanes;
+    multiply(sums, here, of_run, values == 0 ? runs.values : values);
     ++run;
   } while (--left > 0);
 #pragma GCC unroll 16

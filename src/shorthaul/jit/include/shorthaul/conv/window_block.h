@@ -3,6 +3,7 @@
 
 #include "shorthaul/conv/output.h"
 #include "shorthaul/conv/packing.h"
+#include "shorthaul/conv/tap_classes.h"
 #include "shorthaul/conv/tile.h"
 
 namespace shorthaul {
@@ -43,19 +44,26 @@ template <class Value, bool channels_last, Windows layout, int64_t run_length, i
 struct WindowBlock {
   using value = typename Value::value;
 
+  // Packed rows have a run per tap, of which those in zero padding are left out, unless tiles rely on the
+  // windows of an output row.
+  static constexpr bool can_skip = layout == Windows::rows && window_step == 0;
+
   const int64_t block_rows, block_columns;
   real* packed;             // strips or rows
   real* stage;              // [pixel][channel of the panel]
   int64_t* window_offsets;  // of each pixel, in `packed` or in the input
   int64_t* output_offsets;  // of each pixel's first channel
-  int64_t* run_offsets;     // of each run of a window, from the window's first value
+  int64_t* places;          // of each pixel of a contiguous output in the stage, where taps are skipped
+  Run* window_runs;         // of a whole window
+  Run* class_runs;          // of the class that is being summed
   int64_t runs, run_values;
+  TapClasses classes;
   Columns columns;
   const real* windows = nullptr;
   int64_t pixels = 0, row_pixels = 0;  // of the block, and of each of its output rows
 
   // Carves one thread's workspace; `plan_blocks` in Python adds up the same sizes.
-  WindowBlock(uint8_t* memory, int64_t panel, int64_t block_rows, int64_t block_columns,
+  WindowBlock(uint8_t* memory, int64_t panel, int64_t block_rows, int64_t block_columns, bool skips_padding,
               const Shape& shape, const Sizes& sizes)
       : block_rows(block_rows), block_columns(block_columns) {
     const int64_t capacity = block_rows * block_columns + lanes;
@@ -68,8 +76,13 @@ struct WindowBlock {
     output_offsets = reinterpret_cast<int64_t*>(take(capacity * sizeof(int64_t)));
     stage = reinterpret_cast<real*>(take(capacity * panel * sizeof(real)));
     columns.source = reinterpret_cast<int32_t*>(take(shape.columns(block_columns) * sizeof(int32_t)));
-    run_offsets = reinterpret_cast<int64_t*>(
-        take(shape.kernel_w * shape.window_rows() * sizeof(int64_t)));
+    const int64_t taps = shape.kernel_w * shape.window_rows();
+    window_runs = reinterpret_cast<Run*>(take(taps * sizeof(Run)));
+    if constexpr (can_skip) {
+      class_runs = reinterpret_cast<Run*>(take(taps * sizeof(Run)));
+      places = reinterpret_cast<int64_t*>(take(capacity * sizeof(int64_t)));
+      classes.carve(skips_padding && shape.kernel_h > 1, block_rows, block_columns, take);
+    }
     packed = reinterpret_cast<real*>(memory);
     columns.count = shape.columns(block_columns);
     find_runs(shape, sizes);
@@ -90,7 +103,8 @@ struct WindowBlock {
       const bool is_whole = shape.dilation_w == 1;
       run_values = is_whole ? shape.window_values() : shape.column_values();
       for (int64_t column = 0; column < (is_whole ? 1 : shape.kernel_w); ++column) {
-        run_offsets[runs++] = column * shape.dilation_w * shape.column_values();
+        window_runs[runs] = {column * shape.dilation_w * shape.column_values(), runs * run_values};
+        ++runs;
       }
       return;
     }
@@ -99,7 +113,8 @@ struct WindowBlock {
       for (int64_t depth = 0; depth < shape.kernel_d; ++depth) {
         for (int64_t row = 0; row < shape.kernel_h; ++row) {
           const int64_t line = depth * shape.dilation_d * sizes.in_h + row * shape.dilation_h;
-          run_offsets[runs++] = (line * wide + column * shape.dilation_w) * all_inputs;
+          window_runs[runs] = {(line * wide + column * shape.dilation_w) * all_inputs, runs * run_values};
+          ++runs;
         }
       }
     }
@@ -122,6 +137,7 @@ struct WindowBlock {
       columns.fill(first_column, outputs, shape, sizes);
       if (layout == Windows::rows) find_runs(shape, sizes);  // the last block is narrower
     }
+    if constexpr (can_skip) classes.find(rows, first_column, outputs, shape, sizes);
     Band band;
     pixels = 0, row_pixels = outputs;
     for (int64_t each = rows.begin; each < rows.end; ++each) {
@@ -143,9 +159,19 @@ struct WindowBlock {
       const int64_t position = row.position(first_column, sizes);
       const int64_t output = channels_last ? (image + position) * all_outputs : image * all_outputs + position;
       const int64_t output_step = sizes.step_w * (channels_last ? all_outputs : 1);
-      for (int64_t column = 0; column < outputs; ++column) {
-        window_offsets[pixels + column] = window + column * step;
-        output_offsets[pixels + column] = output + column * output_step;
+      const auto note = [&](Span some, int64_t pixel) {
+        for (int64_t column = some.begin; column < some.end; ++column, ++pixel) {
+          // Contiguous outputs leave in the order of the image, whatever the order of their sums.
+          const int64_t leaving = channels_last ? pixel : pixels + column;
+          window_offsets[pixel] = window + column * step;
+          output_offsets[leaving] = output + column * output_step;
+          if (can_skip && !channels_last) places[leaving] = pixel;
+        }
+      };
+      if constexpr (can_skip) {
+        classes.for_each_part(each - rows.begin, note);
+      } else {
+        note(Span{0, outputs}, pixels);
       }
       pixels += outputs;
     }
@@ -203,16 +229,51 @@ struct WindowBlock {
   }
 
   // Calls body(first, count) for pixels that are finished before the next ones begin: all of them, or in
-  // a contiguous output, unless sums wait between two chunks, as many as leave together. Their sums for a
+  // a contiguous output, unless sums wait between two chunks or are in another order, as many as leave together. Their sums for a
   // panel, 3 KiB, stay in the first-level cache beside the lines that they are written to.
   template <int64_t panel, class Body>
   SHORTHAUL_INLINE void for_each_group(int64_t chunk_values, const Body& body) const {
     constexpr int64_t leaving = panel * lanes < 768 ? 768 / panel / lanes * lanes : lanes;
     const bool is_one_chunk = runs * run_values <= chunk_values;
-    const int64_t together = channels_last || !is_one_chunk ? pixels : leaving;
+    const int64_t together = channels_last || !is_one_chunk || is_skipping() ? pixels : leaving;
     for (int64_t first = 0; first < pixels; first += together) {
       body(first, pixels - first < together ? pixels - first : together);
     }
+  }
+
+  // Whether taps are left out in this block.
+  SHORTHAUL_INLINE bool is_skipping() const { return can_skip && classes.is_used; }
+
+  // Calls body(first, count, runs) for pixels that add the same runs of a chunk.
+  template <class Body>
+  SHORTHAUL_INLINE void for_each_class(int64_t first, int64_t count, const Chunk& chunk, const Body& body) const {
+    const Runs whole{window_runs + chunk.first_run, chunk.last_run - chunk.first_run, chunk.count};
+    const int64_t number = is_skipping() ? classes.row_stretches * classes.column_stretches : 1;
+    for (int64_t each = 0; each < number; ++each) {
+      Runs chosen = whole;
+      if (is_skipping()) {
+        const Stretch& of_rows = classes.rows[each / classes.column_stretches];
+        const Stretch& of_columns = classes.columns[each % classes.column_stretches];
+        first = classes.first_pixel(of_rows, of_columns);
+        count = of_rows.count() * of_columns.count();
+        chosen = list_runs(of_rows.taps, of_columns.taps, chunk);
+      }
+      body(first, count, chosen);
+    }
+  }
+
+  // The runs of a chunk that a class reads.
+  Runs list_runs(Span kernel_rows, Span kernel_columns, const Chunk& chunk) const {
+    const int64_t height = classes.kernel_height;
+    int64_t number = 0;
+    for (int64_t column = kernel_columns.begin; column < kernel_columns.end; ++column) {
+      const int64_t begin = std::max(chunk.first_run, column * height + kernel_rows.begin);
+      const int64_t end = std::min(chunk.last_run, column * height + kernel_rows.end);
+      for (int64_t run = begin; run < end; ++run) class_runs[number++] = window_runs[run];
+    }
+    // A tile has at least one run: where all are padding, it adds the zeros of the first.
+    if (number == 0) class_runs[number++] = window_runs[chunk.first_run];
+    return {class_runs, number, chunk.count};
   }
 
   // Calls body(pixel, size) for tiles of at most `largest` of `count` pixels; of one output row each,
@@ -226,9 +287,14 @@ struct WindowBlock {
     }
   }
 
+  // The sums of a group's pixel, counted in the order of the output; with classes, all are one group.
+  SHORTHAUL_INLINE const real* sums_of(int64_t pixel, int64_t pitch) const {
+    return stage + (is_skipping() ? places[pixel] : pixel) * pitch;
+  }
+
   // Asks for the lines of contiguous planes that a group will be written to.
   SHORTHAUL_INLINE void prefetch_planes(int64_t first, int64_t count, const Target<value>& target, int64_t plane) const {
-    if (output_offsets[first + count - 1] != output_offsets[first] + count - 1) return;
+    if (is_skipping() || output_offsets[first + count - 1] != output_offsets[first] + count - 1) return;
     const value* line = target.output + target.channel * plane + output_offsets[first];
     for (int64_t channel = 0; channel < target.channels; ++channel, line += plane) {
       for (int64_t pixel = 0; pixel < count; pixel += 64 / int64_t{sizeof(value)}) __builtin_prefetch(line + pixel, 1);
@@ -239,7 +305,7 @@ struct WindowBlock {
   // One tile of the group that begins at `first`, over one chunk: sums come from the bias or the stage, and
   // go to the stage or, on the last chunk of a plain channels-last output, out.
   template <int rows, int vectors, class Activation>
-  SHORTHAUL_INLINE void run_tile(int64_t pixel, int64_t first, const Chunk& chunk, const real* weights,
+  SHORTHAUL_INLINE void run_tile(int64_t pixel, int64_t first, const Chunk& chunk, const Runs& runs, const real* weights,
                                  const real* bias, const Target<value>& target) const {
     static constexpr vec zeros[vectors] = {};
     constexpr int64_t wide = vectors * lanes;
@@ -268,10 +334,9 @@ struct WindowBlock {
     const real* begin = chunk.depth > 0    ? stage + (pixel - first) * wide
                         : bias != nullptr ? bias
                                           : reinterpret_cast<const real*>(zeros);
-    const Runs runs{run_offsets + chunk.first_run, chunk.last_run - chunk.first_run, chunk.count};
-    sum_tile<rows, vectors, run_length, window_step>(begin, chunk.depth > 0 ? wide : 0,
-                                                     windows + chunk.begin, window_offsets + pixel,
-                                                     weights + chunk.depth * wide, runs, to);
+    sum_tile<rows, vectors, run_length, window_step, can_skip>(begin, chunk.depth > 0 ? wide : 0,
+                                                               windows + chunk.begin, window_offsets + pixel,
+                                                               weights + chunk.begin * wide, runs, to);
     if (channels_last && chunk.is_last && !goes_out) {
       finish_rows<Activation>(pixel, first, rows, wide, target);
     }

@@ -183,8 +183,9 @@ struct WinogradBlock {
     }
     if constexpr (!channels_last) {
       store_planes<Value, Activation>(output + first_channel * sizes.out_plane(),
-                                      residual == nullptr ? nullptr : residual + first_channel * sizes.out_plane(), finished,
-                                      vectors * lanes, output_offsets, rows * width, channels, sizes.out_plane());
+                                      residual == nullptr ? nullptr : residual + first_channel * sizes.out_plane(),
+                                      [&](int64_t pixel) { return finished + pixel * vectors * lanes; },
+                                      output_offsets, rows * width, channels, sizes.out_plane());
     }
   }
 };
