@@ -253,6 +253,11 @@ METHODS = (
         "sliding",
     ),
     (
+        ConvProblem(19, 19, (1, 9, 5), groups=19, padding=((0, 0), (4, 4), (2, 2))),
+        "tall",
+        "tall",
+    ),
+    (
         ConvProblem(32, 32, (3, 2, 3), groups=32, stride=(1, 1, 2), dilation=(1, 3, 1)),
         "planar",
         "depthwise",

@@ -18,6 +18,7 @@ from shorthaul.conv.emit_depthwise import (
 from shorthaul.conv.emit_grad_weight import emit_grad_weight_kernel
 from shorthaul.conv.emit_planar import PlanarKernel, emit_planar_kernel
 from shorthaul.conv.emit_sliding import SlidingKernel, emit_sliding_kernel
+from shorthaul.conv.emit_tall import TallKernel, emit_tall_kernel
 from shorthaul.conv.emit_window import WindowKernel, emit_window_kernel
 from shorthaul.conv.emit_winograd import WinogradKernel, emit_winograd_kernel
 from shorthaul.conv.machine import (
@@ -115,6 +116,8 @@ def kernels_for(machine: VectorMachine) -> list[CppSource]:
         emit_depthwise_gradient(depthwise),
         emit_sliding_kernel(SlidingKernel(torch.float32, True, None, machine, 4, 3, 3, 1)),
         emit_sliding_kernel(SlidingKernel(torch.float32, False, None, machine, 8, 1, 3, 2)),
+        emit_tall_kernel(TallKernel(torch.float32, True, "relu", machine, 8, 3)),
+        emit_tall_kernel(TallKernel(torch.bfloat16, False, None, machine, 4, 3)),
     ]
 
 

@@ -3,9 +3,9 @@
 import pytest
 
 from shorthaul.conv.geometry import forward_task
-from shorthaul.conv.plans import plan_blocks, plan_gradient, plan_planes
+from shorthaul.conv.plans import plan_blocks, plan_gradient, plan_planes, plan_tall
 from shorthaul.conv.problem import ConvProblem
-from shorthaul.conv.schedule import choose_schedule, schedule_gradient
+from shorthaul.conv.schedule import choose_schedule, schedule_gradient, tall_schedule
 
 # The papers' twelve layers: input channels, size, output channels, kernel, stride.
 LAYERS = (
@@ -85,3 +85,28 @@ def test_planes_of_one_small_image_are_shared_by_all_threads() -> None:
     assert schedule.method == "planar"
     assert plan_planes(task, schedule, 1).block_rows == 126
     assert 126 / plan_planes(task, schedule, 2).block_rows >= 4
+
+
+@pytest.mark.parametrize("threads", [1, 2, 16])
+@pytest.mark.parametrize("size", [14, 56, 300, 5000])
+@pytest.mark.parametrize("kernel", [8, 31, 55])
+def test_rows_under_high_kernels_need_less_than_a_megabyte_per_thread(
+    kernel: int, size: int, threads: int
+) -> None:
+    padding = (kernel // 2, kernel // 2)
+    problem = ConvProblem(
+        40, 40, (1, kernel, kernel), padding=((0, 0), padding, padding), groups=40
+    )
+    task = forward_task(problem, 1, (1, size, size))
+    plan = plan_tall(task, tall_schedule(), threads)
+    assert plan.thread_bytes < 1_000_000
+    assert 1 <= plan.block_rows <= task.out_sizes[1]
+    assert 1 <= plan.block_columns <= task.out_sizes[2]
+
+
+def test_an_image_whose_rows_fit_is_packed_once() -> None:
+    problem = ConvProblem(128, 128, (1, 31, 31), padding=((0, 0), (15, 15), (15, 15)), groups=128)
+    plan = plan_tall(forward_task(problem, 1, (1, 56, 56)), tall_schedule(), 2)
+    # As high as half of the second-level cache allows, and as wide as the image.
+    assert plan.block_rows >= 28
+    assert plan.block_columns == 56

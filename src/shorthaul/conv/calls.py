@@ -22,6 +22,7 @@ from shorthaul.conv.emit_grad_weight import emit_grad_weight_kernel
 from shorthaul.conv.emit_grouped import GroupedKernel, emit_grouped_kernel
 from shorthaul.conv.emit_planar import PlanarKernel, emit_planar_kernel
 from shorthaul.conv.emit_sliding import SlidingKernel, emit_sliding_kernel
+from shorthaul.conv.emit_tall import TallKernel, emit_tall_kernel
 from shorthaul.conv.emit_window import WindowKernel, emit_window_kernel
 from shorthaul.conv.emit_winograd import WinogradKernel, emit_winograd_kernel
 from shorthaul.conv.geometry import Taps, WindowTask, forward_task, grad_input_tasks
@@ -36,6 +37,7 @@ from shorthaul.conv.plans import (
     plan_planes,
     plan_rows,
     plan_sliding,
+    plan_tall,
     plan_winograd,
 )
 from shorthaul.conv.problem import ConvProblem, Triple
@@ -200,6 +202,8 @@ def _prepare(task: WindowTask, taps: Taps | None, schedule: ConvSchedule, thread
         return _prepare_depthwise(task, taps, schedule, threads)
     if schedule.method == "sliding":
         return _prepare_sliding(task, taps, schedule, threads)
+    if schedule.method == "tall":
+        return _prepare_tall(task, taps, schedule, threads)
     if schedule.method == "grouped":
         return _prepare_grouped(task, schedule, threads)
     if schedule.method.startswith("winograd"):
@@ -300,6 +304,33 @@ def _prepare_sliding(
     panel, width = (channels, lanes) if task.channels_last else (1, 1)
     run = _load(emit_sliding_kernel, kernel)
     return Call(task, taps, run, numbers, order, panel, width, plan.thread_bytes * threads)
+
+
+def _prepare_tall(
+    task: WindowTask, taps: Taps | None, schedule: ConvSchedule, threads: int
+) -> Call:
+    machine, shape = this_machine(), task.shape
+    kernel = TallKernel(
+        task.dtype,
+        task.channels_last,
+        task.activation,
+        machine,
+        schedule.rows,
+        schedule.vectors,
+    )
+    plan = plan_tall(task, schedule, threads)
+    numbers = _as_array(
+        plan.thread_bytes,
+        plan.block_rows,
+        plan.block_columns,
+        *task.size_values(),
+        *shape.values(),
+    )
+    lanes = machine.lanes(sum_dtype(task.dtype).itemsize)
+    run = _load(emit_tall_kernel, kernel)
+    # A panel per vector of channels: [vector][tap][channel].
+    order = (taps, "depthwise", lanes, shape)
+    return Call(task, taps, run, numbers, order, lanes, lanes, plan.thread_bytes * threads)
 
 
 def _prepare_grouped(task: WindowTask, schedule: ConvSchedule, threads: int) -> Call:

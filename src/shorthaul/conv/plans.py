@@ -13,7 +13,7 @@ from functools import partial
 
 from shorthaul.conv.geometry import WindowTask
 from shorthaul.conv.machine import second_level_cache_bytes, this_machine
-from shorthaul.conv.schedule import PLANE_BYTES, SLIDING_BYTES, ConvSchedule
+from shorthaul.conv.schedule import PLANE_BYTES, SLIDING_BYTES, TALL_BYTES, ConvSchedule
 
 
 @dataclass(frozen=True)
@@ -102,11 +102,46 @@ def plan_sliding(task: WindowTask, schedule: ConvSchedule) -> BlockPlan:
     )
 
 
-def plan_blocks(task: WindowTask, schedule: ConvSchedule, threads: int) -> BlockPlan:
-    """Cut the output into blocks whose windows fit the schedule's strips.
+def plan_tall(task: WindowTask, schedule: ConvSchedule, threads: int) -> BlockPlan:
+    """Cut the outputs of one vector of channels into blocks whose image rows fit the schedule's strips."""
+    lanes = this_machine().lanes(task.sum_bytes)
+    vector_bytes, budget = lanes * task.sum_bytes, schedule.strip_bytes or TALL_BYTES
+    height, width = task.out_sizes[1:]
+    above = task.shape.kernel[1] - 1
 
-    Neither the order of a sum nor its chunks depend on the cut, so results do not depend on it.
-    """
+    def row_bytes(columns: int) -> int:
+        return (-(-_columns(task, columns) * vector_bytes // 64) | 1) * 64
+
+    def most_rows(columns: int) -> int:
+        fitting = budget // row_bytes(columns) - above
+        return _even_part(height, max(min(height, schedule.rows), min(height, fitting)))
+
+    def packed_share(columns: int) -> float:
+        rows = most_rows(columns)
+        return (rows + above) * _columns(task, columns) / (rows * columns)
+
+    # Rows and columns at the edges of a block are packed again by its neighbour: of the widths, the one
+    # that packs the fewest values per output, the widest of equals.
+    least = min(width, schedule.vectors)
+    widths = {_even_part(width, max(least, width >> halvings)) for halvings in range(16)}
+    fitting = [
+        each for each in widths if (most_rows(each) + above) * row_bytes(each) <= budget
+    ] or [min(widths)]
+    columns = min(sorted(fitting, reverse=True), key=packed_share)
+    planes = task.batch * task.out_sizes[0] * -(-task.shape.groups // lanes)
+    others, most = planes * -(-width // columns), most_rows(columns)
+    # A block per thread, as long as it still fills a tile.
+    wanted = min(most, max(schedule.rows, -(-height // -(-threads // others))))
+    rows = _share_rows(height, wanted, most, others, 1, threads)
+    pieces = (
+        _columns(task, columns) * 4, columns * 8, schedule.rows * columns * vector_bytes,
+        (rows + above) * row_bytes(columns),
+    )  # fmt: skip
+    return BlockPlan(rows, columns, 1, sum(-(-piece // 64) * 64 for piece in pieces))
+
+
+def plan_blocks(task: WindowTask, schedule: ConvSchedule, threads: int) -> BlockPlan:
+    """Cut the output into blocks whose windows fit the schedule's strips."""
     panel = schedule.vectors * this_machine().lanes(task.sum_bytes)
     block_rows, block_columns = _cut_output(task, schedule, threads)
     rows, columns = task.batch * task.out_sizes[0] * task.out_sizes[1], task.out_sizes[2]

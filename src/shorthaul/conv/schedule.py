@@ -130,6 +130,8 @@ def schedule_task(task: WindowTask) -> ConvSchedule:
     if can_slide(task) and task.flops >= SLIDING_FLOPS:
         rows, pixels = choose_sliding_tile(task)
         return ConvSchedule("sliding", rows, pixels, strip_bytes=SLIDING_BYTES)
+    if can_pack_tall(task):
+        return tall_schedule()
     if is_channelwise(task):
         return ConvSchedule("depthwise", *DEPTHWISE_TILE, is_specialised=False, strip_bytes=0)
     if is_specialised and has_vector_groups(task, lanes):
@@ -175,6 +177,7 @@ def candidate_schedules(problem: ConvProblem, sizes: Sizes) -> tuple[ConvSchedul
     planar       few output channels, small groups
     depthwise    vectors of channels, where every group has one
     sliding      the same for overlapping rows, high and wide tiles
+    tall         the same for kernels of eight rows or more, from packed rows of one vector of channels
     grouped      whole small groups side by side in a vector, channels last
     winograd     F(4, 3) and F(2, 3), where the problem is not exact
     ===========  =====================================================================================
@@ -203,6 +206,8 @@ def candidate_schedules(problem: ConvProblem, sizes: Sizes) -> tuple[ConvSchedul
     if can_slide(task):
         tiles = ((8, 1), (4, 3), (2, 4)) if task.channels_last else ((8, 1), (4, 1))
         others += [ConvSchedule("sliding", *tile, strip_bytes=SLIDING_BYTES) for tile in tiles]
+    if can_pack_tall(task):
+        others.append(tall_schedule())
     if can_group(task):
         others += [ConvSchedule("grouped", pixels, 1, strip_bytes=0) for pixels in (8, 12)]
     if not problem.exact and can_use_winograd(task):
@@ -256,6 +261,40 @@ def can_slide(task: WindowTask) -> bool:
         and 2 <= shape.kernel[1] <= 7
         and shape.stride[1] <= 2
         and (task.channels_last or task.step == (1, 1, 1))
+    )
+
+
+# Kernels of fewer rows are left to the sliding kernel.
+TALL_ROWS = 8
+# Packed rows of one vector of channels, at most: half of a second-level cache of 1 MiB.
+TALL_BYTES = 512 * 1024
+
+
+def tall_schedule() -> ConvSchedule:
+    """The schedule of the tall kernel.
+
+    Tiles are high rather than wide: image rows in zero padding are skipped one by one, kernel columns
+    only where a whole tile has them. Weights are loaded anew for each image row, so that 24 products
+    have eleven loads.
+    """
+    rows = TALL_ROWS if this_machine().registers > 16 else 4
+    strip_bytes = min(TALL_BYTES, second_level_cache_bytes() // 2)
+    return ConvSchedule("tall", rows, 3, is_specialised=False, strip_bytes=strip_bytes)
+
+
+def can_pack_tall(task: WindowTask) -> bool:
+    """Whether the tall kernel computes `task`: depthwise, many dense rows high, vectors at least half full.
+
+    The rows under the smallest block have to fit.
+    """
+    shape, lanes = task.shape, this_machine().lanes(task.sum_bytes)
+    reach = (shape.kernel[2] - 1) * shape.dilation[2] + 1 + 2 * shape.stride[2]
+    return (
+        shape.in_channels == shape.out_channels == 1
+        and 2 * shape.groups >= lanes
+        and shape.kernel[0] == shape.stride[1] == shape.dilation[1] == 1
+        and shape.kernel[1] >= TALL_ROWS
+        and (shape.kernel[1] + TALL_ROWS) * reach * this_machine().vector_bytes <= TALL_BYTES
     )
 
 
