@@ -198,7 +198,8 @@ struct TallBlock {
         for (int64_t column = 0; column < across; ++column) {
           offsets[column] = (image * shape.groups + channel) * plane + at + column * sizes.step_w;
         }
-        store_planes<Value, Activation>(output, residual, sums, lanes, offsets, across, present, plane);
+        store_planes<Value, Activation>(
+            output, residual, [&](int64_t pixel) { return sums + pixel * lanes; }, offsets, across, present, plane);
       }
     }
   }
