@@ -7,7 +7,7 @@ A page holds a table between two markers::
 
 and `make results` fills it: the newest run of each machine that answered the question `meter`, with
 every row that was measured. `<!-- table: meter-briefly -->` is a line per case of the newest run: the
-fastest peer, and ours. `python -m benchmarks.render --check` changes nothing and fails where a
+fastest peer, and ours; `<!-- table: meter-newest -->` is all of that run. `python -m benchmarks.render --check` changes nothing and fails where a
 page says something else than its source; the house tests do the same.
 """
 
@@ -67,7 +67,7 @@ PICTURES: dict[str, tuple[str, Callable[[Sequence[Mapping[str, Any]]], str]]] = 
 }
 
 
-BRIEFLY = "-briefly"
+BRIEFLY, NEWEST = "-briefly", "-newest"
 NOT_MEASURED = "*Not measured yet.*"  # a question that has a benchmark and no answer
 
 
@@ -98,12 +98,17 @@ def list_tables(root: Path, directory: Path) -> dict[str, Callable[[], str]]:
     def brief_table_of(question: str) -> Callable[[], str]:
         return lambda: render_briefly(ledger.read_runs(question, directory)[-1])
 
+    def newest_table_of(question: str) -> Callable[[], str]:
+        return lambda: render_run(ledger.read_runs(question, directory)[-1])
+
     files = (root / "benchmarks").glob("bench_*.py")
     names = [path.stem.removeprefix("bench_") for path in files]
-    asked = {name + end: lambda: NOT_MEASURED for name in names for end in ("", BRIEFLY)}
+    ends = {"": table_of, BRIEFLY: brief_table_of, NEWEST: newest_table_of}
+    asked = {name + end: lambda: NOT_MEASURED for name in names for end in ends}
     questions = ledger.list_questions(directory)
-    answered = {question: table_of(question) for question in questions}
-    answered |= {question + BRIEFLY: brief_table_of(question) for question in questions}
+    answered = {
+        question + end: make(question) for question in questions for end, make in ends.items()
+    }
     return (
         asked
         | answered

@@ -63,7 +63,9 @@ def test_a_brief_table_is_of_the_newest_run(tmp_path: Path) -> None:
     append(make_run(), tmp_path)
     newest = make_run(machine=machine | {"vectors": "wider"}, date="2025-03-01")
     append(newest, tmp_path)
-    assert list_tables(tmp_path, tmp_path)["rows-briefly"]() == render_briefly(newest)
+    tables = list_tables(tmp_path, tmp_path)
+    assert tables["rows-briefly"]() == render_briefly(newest)
+    assert tables["rows-newest"]() == render_run(newest)
 
 
 def test_questions_are_listed_with_their_last_answer(tmp_path: Path) -> None:
