@@ -122,6 +122,89 @@ def test_a_kernel_for_many_channels_shares_rows_and_gives_the_same_bits(layout: 
         assert torch.equal(require_forward(case, schedule=schedule), expected)
 
 
+def paired(*channels: int, **arguments: Any) -> ConvProblem:
+    problem: Any = {"dtype": torch.bfloat16, "layout": "channels_last", **arguments}
+    return ConvProblem(*channels, **problem)
+
+
+PADDED = ((0, 0), (1, 2), (2, 1))
+# By what of a window is one run, and where it is read; odd runs have a last value without a partner.
+PAIRED_CASES = {
+    "rows in place, odd": Case(paired(3, 24, kernel=(1, 5, 3), stride=(1, 2, 2)), 3, (1, 9, 13)),
+    "rows packed, odd": Case(
+        paired(3, 40, kernel=(1, 3, 7), padding=((0, 0), (0, 0), (1, 0))), 3, (1, 9, 35)
+    ),
+    "rows packed from planes": Case(
+        paired(35, 24, kernel=(1, 3, 3), layout="contiguous"), 3, (1, 6, 21)
+    ),
+    "taps without padding": Case(paired(6, 24, kernel=(1, 3, 3), padding=PADDED), 3, (1, 4, 5)),
+    "taps of odd channels": Case(
+        paired(5, 17, kernel=(1, 3, 3), padding=PADDED, layout="contiguous"), 3, (1, 4, 5)
+    ),
+    "taps of odd groups in place": Case(paired(10, 40, kernel=(1, 3, 3), groups=2), 3, (1, 6, 7)),
+    "taps of dilated windows": Case(
+        paired(5, 20, kernel=(1, 2, 3), dilation=(1, 2, 2)), 3, (1, 7, 9)
+    ),
+    "columns": Case(
+        paired(5, 20, kernel=(2, 3, 3), dilation=(1, 1, 2), layout="contiguous"), 3, (3, 6, 9)
+    ),
+    "windows of one row": Case(paired(37, 20, kernel=(1, 1, 1), layout="contiguous"), 3, (1, 5, 7)),
+    "windows of a volume": Case(
+        paired(3, 20, kernel=(2, 3, 3), padding=((1, 1), (1, 1), (1, 1))), 3, (3, 5, 6)
+    ),
+    "reflected": Case(
+        paired(3, 20, kernel=(1, 3, 3), padding=PADDED, padding_mode="reflect"), 3, (1, 6, 7)
+    ),
+}
+
+
+@pytest.fixture
+def every_size_in_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
+    if not this_machine().multiplies_pairs:
+        pytest.skip("this processor does not multiply pairs of bfloat16 values")
+    monkeypatch.setattr("shorthaul.conv.schedule.SPECIALISED_FLOPS", 1)
+
+
+@pytest.mark.usefixtures("every_size_in_pairs")
+@pytest.mark.parametrize("name", PAIRED_CASES)
+def test_products_of_pairs_are_atens(name: str) -> None:
+    case = PAIRED_CASES[name]
+    biased = replace(case, problem=replace(case.problem, has_bias=True))
+    sizes = (case.batch, *case.sizes)
+    assert choose_schedule(biased.problem, sizes, 1).has_pairs
+    got = require_forward(biased)
+    require_gradients(biased)
+    image, weight, bias = biased.tensors()
+    for each in range(case.batch):
+        alone = run_forward(biased.problem, image[each : each + 1], weight, bias)
+        assert torch.equal(alone[0], got[each]), "an image's bits depend on its batch"
+
+
+@pytest.mark.usefixtures("every_size_in_pairs")
+def test_tiles_and_threads_give_pairs_the_same_bits() -> None:
+    case = PAIRED_CASES["rows in place, odd"]
+    problem = replace(case.problem, out_channels=72, activation="relu")
+    image, weight, _ = Case(problem, 3, (1, 20, 23)).tensors()
+    schedules = candidate_schedules(problem, (3, 1, 20, 23))
+    assert len(schedules) > 2
+    results = []
+    for threads, schedule in itertools.product((1, 2), schedules):
+        torch.set_num_threads(threads)
+        results.append(run_forward(problem, image, weight, schedule=schedule))
+    assert all(torch.equal(each, results[0]) for each in results)
+
+
+@pytest.mark.usefixtures("every_size_in_pairs")
+def test_a_run_without_a_partner_reads_nothing_of_its_neighbour() -> None:
+    # Nine values of a row are four pairs and one: the value beside it belongs to the next pixel.
+    case = PAIRED_CASES["rows in place, odd"]
+    image, weight, _ = case.tensors()
+    image[..., 8, 9] = float("inf")
+    expected = aten.run_forward(in_double(case.problem), image.double(), weight.double())
+    assert 0 < int(expected.isfinite().sum()) < expected.numel()
+    require_close(run_forward(case.problem, image, weight), expected)
+
+
 @st.composite
 def padded_cases(draw: st.DrawFn) -> Case:
     """Images with more zeros around them than most have: up to whole windows of them."""

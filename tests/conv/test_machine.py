@@ -24,6 +24,7 @@ from shorthaul.conv.emit_winograd import WinogradKernel, emit_winograd_kernel
 from shorthaul.conv.machine import (
     AVX2,
     AVX512,
+    AVX512_PAIRS,
     NEON,
     SSE,
     VectorMachine,
@@ -34,7 +35,7 @@ from shorthaul.conv.machine import (
 )
 from shorthaul.jit import CppSource
 
-MACHINES = (SSE, AVX2, AVX512, NEON)
+MACHINES = (SSE, AVX2, AVX512, AVX512_PAIRS, NEON)
 HEADERS = Path(shorthaul.jit.__file__).parent / "include"
 
 
@@ -42,6 +43,7 @@ HEADERS = Path(shorthaul.jit.__file__).parent / "include"
     ("architecture", "features", "expected"),
     [
         ("x86_64", ("avx", "avx2", "avx512f", "fma", "sse2"), AVX512),
+        ("x86_64", ("avx2", "avx512_bf16", "avx512f", "fma"), AVX512_PAIRS),
         ("AMD64", ("avx2", "fma"), AVX2),
         ("x86_64", ("fma",), SSE),
         ("x86_64", ("avx2",), SSE),  # without fused multiply-add the kernels would not compile
@@ -106,7 +108,9 @@ def kernels_for(machine: VectorMachine) -> list[CppSource]:
     rows, vectors = machine.tiles()[0]
     window = WindowKernel(torch.float32, True, "gelu", machine, rows, vectors)
     depthwise = DepthwiseKernel(torch.bfloat16, None, machine, 6, 2)
+    paired = replace(window, dtype=torch.bfloat16, has_pairs=True)
     return [
+        *([emit_window_kernel(paired)] if machine.multiplies_pairs else []),
         emit_window_kernel(window),
         emit_window_kernel(replace(window, dtype=torch.float16, channels_last=False)),
         emit_grad_weight_kernel(replace(window, activation=None, dtype=torch.float64)),
@@ -124,7 +128,7 @@ def kernels_for(machine: VectorMachine) -> list[CppSource]:
 @pytest.mark.parametrize(
     ("machine", "compiler", "flags"),
     [
-        (AVX512, "g++", ("-mavx512f", "-mavx512bw", "-mfma", "-mf16c")),
+        (AVX512_PAIRS, "g++", ("-mavx512f", "-mavx512bw", "-mavx512bf16", "-mfma", "-mf16c")),
         pytest.param(SSE, "g++", ("-march=x86-64",), marks=pytest.mark.slow),
         pytest.param(NEON, "aarch64-linux-gnu-g++", ("-march=armv8.2-a",), marks=pytest.mark.slow),
     ],
@@ -146,7 +150,7 @@ def test_every_kernel_compiles_for_other_machines(
         )  # fmt: skip
         compiled = subprocess.run(command, capture_output=True, text=True, check=False)
         assert compiled.returncode == 0, f"{source.name} for {machine.name}: {compiled.stderr}"
-        if machine is AVX512 and shutil.which("objdump"):
+        if machine is AVX512_PAIRS and shutil.which("objdump"):
             listing = subprocess.run(
                 ["objdump", "-d", str(object_file)], capture_output=True, text=True, check=True
             )

@@ -30,6 +30,7 @@ from shorthaul.conv.machine import this_machine
 from shorthaul.conv.plans import (
     BlockPlan,
     GradientPlan,
+    can_join_columns,
     choose_windows,
     plan_blocks,
     plan_gradient,
@@ -49,6 +50,7 @@ from shorthaul.conv.schedule import (
     has_much_padding,
     remembered_schedule,
     schedule_gradient,
+    schedule_pass,
     schedule_task,
 )
 from shorthaul.jit import CppSource, KernelFunction, load_kernel
@@ -72,6 +74,7 @@ class Call:
     out_shape: tuple[int, ...] = ()
     out_strides: tuple[int, ...] = ()
     winograd_outputs: int = 0  # of one tile; 0: the weights are not transformed
+    pair_order: str | None = None  # what of a window is one run, where weights are packed as pairs
 
     @functools.cached_property
     def is_empty(self) -> bool:
@@ -167,15 +170,25 @@ def forget_plans() -> None:
 
 @functools.lru_cache(maxsize=4096)
 def prepare_forward(
-    problem: ConvProblem, sizes: Sizes, schedule: ConvSchedule | None, threads: int
+    problem: ConvProblem,
+    sizes: Sizes,
+    schedule: ConvSchedule | None,
+    threads: int,
+    *,
+    has_scaled_weights: bool = False,
 ) -> Call:
-    """The plan of a call: its kernel, its numbers, and the order of its weights."""
+    """The plan of a call: its kernel, its numbers, and the order of its weights.
+
+    Weights with a scale are not rounded to 16 bits, so they are never multiplied as pairs.
+    """
     task = forward_task(problem, sizes[0], sizes[1:])
-    call = (
-        _prepare(task, None, schedule or find_schedule(problem, sizes, threads), threads)
-        if task.flops
-        else Call(task, None, _compute_nothing)
-    )
+    if task.flops:
+        schedule = schedule or find_schedule(problem, sizes, threads)
+        if has_scaled_weights and schedule.has_pairs:
+            schedule = schedule_task(task)
+        call = _prepare(task, None, schedule, threads)
+    else:
+        call = Call(task, None, _compute_nothing)
     layout = torch.channels_last_3d if task.channels_last else torch.contiguous_format
     shape = (sizes[0], problem.out_channels, *task.out_sizes)
     strides = torch.empty(shape, device="meta", memory_format=layout).stride()
@@ -191,7 +204,7 @@ def prepare_grad_input(
     phases = 1
     for stride, size in zip(problem.stride, input_sizes, strict=True):
         phases *= min(stride, size)
-    calls = tuple(_prepare(task, taps, schedule_task(task), threads) for task, taps in tasks)
+    calls = tuple(_prepare(task, taps, schedule_pass(task), threads) for task, taps in tasks)
     return calls, len(tasks) == phases
 
 
@@ -208,11 +221,15 @@ def _prepare(task: WindowTask, taps: Taps | None, schedule: ConvSchedule, thread
         return _prepare_grouped(task, schedule, threads)
     if schedule.method.startswith("winograd"):
         return _prepare_winograd(task, schedule, threads)
+    task = replace(task, has_pairs=schedule.has_pairs)
     kernel = replace(
         _window_kernel(task, schedule),
         windows=choose_windows(task, schedule),
         has_prefetch=schedule.has_prefetch,
+        has_pairs=schedule.has_pairs,
+        joins_columns=can_join_columns(task, schedule),
     )
+    pair_order = kernel.run_order if schedule.has_pairs else None
     plan = plan_blocks(task, schedule, threads)
     numbers = _block_numbers(
         plan, schedule.depth_chunk, task, schedule, int(has_much_padding(task))
@@ -222,10 +239,11 @@ def _prepare(task: WindowTask, taps: Taps | None, schedule: ConvSchedule, thread
         taps,
         _load(emit_window_kernel, kernel),
         numbers,
-        (taps, kernel.panel, kernel.lanes, task.shape),
+        (taps, kernel.panel, kernel.lanes, task.shape, pair_order),
         kernel.panel,
         kernel.lanes,
         plan.thread_bytes * threads,
+        pair_order=pair_order,
     )
 
 

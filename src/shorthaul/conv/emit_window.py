@@ -45,6 +45,12 @@ HOW = {
     "in_place": "read where they lie",
 }
 
+# The order of a sum, by `joins_columns`.
+ORDERS = {
+    False: "(kernel column, kernel row, channel)",
+    True: "(kernel row, kernel column, channel)",
+}
+
 # Weights of longer runs would not stay in the second-level cache beside the windows: 16 channels of
 # 4,608 values are 288 KiB. Such runs are cut, so their length is not compiled in.
 LONGEST_RUN = 4608
@@ -70,6 +76,31 @@ class WindowKernel:
     shape: KernelShape | None = None  # None: read from the arguments
     windows: str = "strips"  # where windows are read: see `WindowTask.windows`
     has_prefetch: bool = True  # of the lines that are written
+    has_pairs: bool = (
+        False  # whether bfloat16 values are packed as they are, and multiplied two by two
+    )
+    joins_columns: bool = False  # whether a run is a whole row of a window: see `run_order`
+
+    @property
+    def run_order(self) -> str:
+        """What of a window is one run, which with pairs decides the order of the weights.
+
+        =======  ==============================================================================
+        windows  all of it, by kernel column, row and channel
+        columns  a column of it, where dilation leaves others in between
+        rows     a row of it, by kernel column and channel: neighbours in the image
+        taps     the channels of one pixel
+        =======  ==============================================================================
+        """
+        shape = self.shape
+        if self.windows == "strips" or (
+            shape is not None
+            and shape.window_rows == 1
+            and (self.windows == "rows" or shape.groups == 1)
+        ):
+            is_dilated = shape is not None and shape.dilation[2] > 1
+            return "columns" if is_dilated else "windows"
+        return "rows" if self.joins_columns else "taps"
 
     @property
     def lanes(self) -> int:
@@ -87,11 +118,10 @@ class WindowKernel:
         if self.shape is None:
             return 0
         values = self.shape.in_channels
-        if self.windows == "strips" or (
-            self.shape.window_rows == 1 and (self.windows == "rows" or self.shape.groups == 1)
-        ):
+        if self.run_order in ("windows", "columns"):
             values *= self.shape.window_rows
-            values *= self.shape.kernel[2] if self.shape.dilation[2] == 1 else 1
+        if self.run_order in ("windows", "rows"):
+            values *= self.shape.kernel[2]
         return values if values <= LONGEST_RUN else 0
 
     @property
@@ -113,14 +143,17 @@ def emit_preamble(
     channels_last: bool,
     activation: str | None,
     headers: tuple[str, ...],
+    *,
+    has_pairs: bool = False,
 ) -> str:
     """The types that the rest of a kernel's text is written in."""
     real = "double" if dtype == torch.float64 else "float"
+    pairs = "#define SHORTHAUL_PAIRS\n" if has_pairs else ""
     includes = "\n".join(f'#include "shorthaul/{header}.h"' for header in headers)
     return f"""\
 #define SHORTHAUL_REAL {real}
 #define SHORTHAUL_LANES {machine.lanes(sum_dtype(dtype).itemsize)}
-{includes}
+{pairs}{includes}
 
 using namespace shorthaul;
 using Value = {STORAGE[dtype]};
@@ -147,23 +180,27 @@ def emit_window_kernel(kernel: WindowKernel) -> CppSource:
         kernel.channels_last,
         kernel.activation,
         ("parallel", "conv/output", "conv/window_block"),
+        has_pairs=kernel.has_pairs,
     )
+    packed = "Halves" if kernel.has_pairs else "Widened<Value>"
+    joins_columns = str(kernel.joins_columns).lower()
     detail = "general" if kernel.shape is None else kernel.shape.describe()
     text = f"""\
 // Convolution by windows {HOW[kernel.windows]}: {detail}, {str(kernel.dtype).removeprefix("torch.")},
 // {"channels last" if kernel.channels_last else "contiguous"}. Register tile: {kernel.rows} windows x {kernel.panel} output channels for {kernel.machine.name}.
-// Every sum runs over (kernel column, kernel row, channel) in this order, whatever the threads.
+// Every sum runs over {ORDERS[kernel.joins_columns]} in this order, whatever the threads.
 {preamble}
 constexpr int tile_rows = {kernel.rows}, tile_vectors = {kernel.vectors};
 constexpr int64_t panel = tile_vectors * lanes;
 constexpr bool has_prefetch = {str(kernel.has_prefetch).lower()};
-using Block = WindowBlock<Value, channels_last, Windows::{kernel.windows}, {kernel.run_length}, {kernel.window_step}, has_prefetch>;
+using Block = WindowBlock<Value, {packed}, channels_last, Windows::{kernel.windows}, {joins_columns}, {kernel.run_length}, {kernel.window_step}, has_prefetch>;
 
 {function.prototype()} {{
 {emit_sizes_and_shape(names, kernel.shape)}
 {_LOOPS.replace("{DISPATCH}", emit_panel_widths(kernel))}}}
 """
-    return CppSource(f"conv_window_{detail}", text, (function,))
+    pairs = "_pairs" if kernel.has_pairs else ""
+    return CppSource(f"conv_window_{detail}{pairs}", text, (function,))
 
 
 def emit_panel_widths(kernel: WindowKernel) -> str:
@@ -208,7 +245,7 @@ _LOOPS = """\
         const Target<Value::value> target{output, residual, first_channel, channels, is_plain};
         const auto run_panel = [&](auto vectors_here) {
           constexpr int vectors = vectors_here;
-          const real* of_panel = weights + (group * panels + each) * shape.window_values() * panel;
+          const real* of_panel = weights + (group * panels + each) * block.window_steps * panel;
           const real* of_bias = bias == nullptr ? nullptr : bias + (group * panels + each) * panel;
 
           // Groups of pixels: contiguous outputs leave while they are in the first-level cache.

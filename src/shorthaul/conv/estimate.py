@@ -8,7 +8,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from rich.table import Table
@@ -165,6 +165,7 @@ def _our_workspace_bytes(problem: ConvProblem, batch: int, sizes: Triple, thread
         return 0
     schedule = choose_schedule(problem, (batch, *sizes), threads)
     if schedule.method == "window":
+        task = replace(task, has_pairs=schedule.has_pairs)
         return plan_blocks(task, schedule, threads).thread_bytes * threads
     if schedule.method == "planar":
         return plan_planes(task, schedule, threads).thread_bytes * threads

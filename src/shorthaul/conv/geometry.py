@@ -78,6 +78,9 @@ class WindowTask:
     full_sizes: Triple  # of the whole output, of which every `step`-th from `first` on is written
     step: Triple = (1, 1, 1)
     first: Triple = (0, 0, 0)
+    has_pairs: bool = (
+        False  # whether bfloat16 values are packed as they are, and multiplied two by two
+    )
 
     def size_values(self) -> tuple[int, ...]:
         """In the order of the kernels' size arguments."""
@@ -89,8 +92,13 @@ class WindowTask:
 
     @property
     def sum_bytes(self) -> int:
-        """Bytes of one value as it is packed and summed."""
+        """Bytes of one sum."""
         return 8 if self.dtype.itemsize == 8 else 4
+
+    @property
+    def packed_bytes(self) -> int:
+        """Bytes of one packed value."""
+        return 2 if self.has_pairs else self.sum_bytes
 
     @property
     def flops(self) -> int:
@@ -140,7 +148,7 @@ class WindowTask:
     def _can_read_in_place(self) -> bool:
         return (
             self.channels_last
-            and self.dtype in (torch.float32, torch.float64)
+            and (self.dtype in (torch.float32, torch.float64) or self.has_pairs)
             and all(
                 low == 0 and (outputs - 1) * stride + (kernel - 1) * dilation < size
                 for low, outputs, stride, kernel, dilation, size in zip(

@@ -31,7 +31,9 @@ from shorthaul.conv.packing import (
     pack_panels,
     packed_values,
     packed_weights,
+    pair_weights,
     panel_kernel,
+    turn_weights,
 )
 from shorthaul.conv.problem import NO_PADDING, ConvProblem, Triple, source_index
 from shorthaul.conv.schedule import ConvSchedule
@@ -66,7 +68,13 @@ def run_forward(
     scaled while they are packed.
     """
     batch, _, depth, height, width = input.shape
-    call = prepare_forward(problem, (batch, depth, height, width), schedule, kernel_threads())
+    call = prepare_forward(
+        problem,
+        (batch, depth, height, width),
+        schedule,
+        kernel_threads(),
+        has_scaled_weights=weight_scale is not None,
+    )
     if out is None:
         out = torch.empty_strided(call.out_shape, call.out_strides, dtype=problem.dtype)
     return run_prepared(call, problem, input, weight, bias, residual, out, weight_scale)
@@ -183,8 +191,15 @@ def _pack(
     problem: ConvProblem,
     weight_scale: torch.Tensor | None = None,
 ) -> torch.Tensor:
+    taps = weight.detach().reshape(problem.weight_shape)
+    if call.pair_order is not None:
+        if call.taps is not None:
+            taps = turn_weights(taps, problem.groups, call.taps, call.task.shape.kernel)
+        paired = pair_weights(taps, call.pair_order)
+        view = forward_view(paired, problem.groups)
+        return pack_panels(paired, view, call.panel, call.lanes, torch.float32)
     real = sum_dtype(problem.dtype)
-    taps = weight.detach().reshape(problem.weight_shape).to(real)
+    taps = taps.to(real)
     if weight_scale is not None:
         taps = taps * weight_scale.to(real).view(-1, 1, 1, 1, 1)
     if call.winograd_outputs:

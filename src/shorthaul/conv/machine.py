@@ -22,6 +22,9 @@ class VectorMachine:
     name: str
     vector_bytes: int
     registers: int
+    multiplies_pairs: bool = (
+        False  # of bfloat16 values: two products and their sum in one instruction
+    )
 
     def lanes(self, value_bytes: int) -> int:
         """Values in one register."""
@@ -52,6 +55,7 @@ class VectorMachine:
 SSE = VectorMachine("sse", 16, 16)
 AVX2 = VectorMachine("avx2", 32, 16)
 AVX512 = VectorMachine("avx512", 64, 32)
+AVX512_PAIRS = VectorMachine("avx512", 64, 32, multiplies_pairs=True)
 NEON = VectorMachine("neon", 16, 32)
 
 
@@ -65,7 +69,7 @@ def choose_machine(architecture: str, features: Iterable[str]) -> VectorMachine:
     if architecture in ("aarch64", "arm64"):
         return NEON
     if "avx512f" in present:
-        return AVX512
+        return AVX512_PAIRS if "avx512_bf16" in present else AVX512
     return AVX2 if {"avx2", "fma"} <= present else SSE
 
 

@@ -176,6 +176,39 @@ def gradient_view(weight: torch.Tensor, groups: int, taps: Taps, kernel: Triple)
     )  # fmt: skip
 
 
+def turn_weights(weight: torch.Tensor, groups: int, taps: Taps, kernel: Triple) -> torch.Tensor:
+    """What `gradient_view` sees, as a tensor: (in_channels, out_channels / groups, kd, kh, kw) of each group."""
+    for dimension, (first, step, count) in enumerate(
+        zip(taps.first, taps.step, kernel, strict=True), 2
+    ):
+        chosen = torch.arange(count - 1, -1, -1) * step + first
+        weight = weight.index_select(dimension, chosen)
+    grouped = weight.reshape(groups, -1, *weight.shape[1:]).transpose(1, 2)
+    return grouped.reshape(-1, *grouped.shape[2:])
+
+
+def pair_weights(weight: torch.Tensor, order: str) -> torch.Tensor:
+    """bfloat16 weights with two neighbours of a run as the bits of one float32; an odd one gets a zero.
+
+    The runs (see `WindowKernel.run_order`) are the rows of the result, their pairs its channels: packed, it
+    has the order in which the kernel multiplies.
+
+    >>> pair_weights(torch.ones(4, 3, 1, 5, 7, dtype=torch.bfloat16), "rows").shape
+    torch.Size([4, 11, 1, 5, 1])
+    """
+    out_channels, in_channels, depth, height = weight.shape[:4]
+    values = {
+        "windows": weight[0].numel(),
+        "columns": depth * height * in_channels,
+        "rows": weight[0, :, 0, 0].numel(),
+        "taps": in_channels,
+    }
+    ordered = weight.permute((0, 2, 3, 4, 1) if order == "rows" else (0, 4, 2, 3, 1))
+    runs = ordered.reshape(out_channels, -1, values[order])
+    runs = torch.nn.functional.pad(runs, (0, runs.shape[-1] % 2))
+    return runs.contiguous().view(torch.float32).transpose(1, 2)[:, :, None, :, None]
+
+
 def pack_panels(
     weight: torch.Tensor, view: WeightView, panel: int, lanes: int, real: torch.dtype
 ) -> torch.Tensor:

@@ -13,7 +13,13 @@ from functools import partial
 
 from shorthaul.conv.geometry import WindowTask
 from shorthaul.conv.machine import second_level_cache_bytes, this_machine
-from shorthaul.conv.schedule import PLANE_BYTES, SLIDING_BYTES, TALL_BYTES, ConvSchedule
+from shorthaul.conv.schedule import (
+    PLANE_BYTES,
+    SLIDING_BYTES,
+    TALL_BYTES,
+    ConvSchedule,
+    has_much_padding,
+)
 
 
 @dataclass(frozen=True)
@@ -170,9 +176,27 @@ def choose_windows(task: WindowTask, schedule: ConvSchedule) -> str:
     return schedule.windows or ("strips" if is_general else task.windows)
 
 
+def can_join_columns(task: WindowTask, schedule: ConvSchedule) -> bool:
+    """Whether a row of a window is read as one run, which changes the order of its sum.
+
+    Only pairs are: an odd number of channels fills them up, and short runs are fewer. Not where taps in
+    zero padding are left out one by one, nor where other columns or channels lie in between.
+    """
+    layout = choose_windows(task, schedule)
+    return (
+        task.has_pairs
+        and task.shape.window_rows > 1
+        and task.shape.dilation[2] == 1
+        and (
+            (layout == "rows" and not has_much_padding(task))
+            or (layout == "in_place" and task.shape.groups == 1)
+        )
+    )
+
+
 def _window_bytes(task: WindowTask, layout: str, rows: int, columns: int) -> int:
     """Bytes under the windows of a block, as they are packed or as they lie in the image."""
-    row_bytes = _columns(task, columns) * task.shape.in_channels * task.sum_bytes
+    row_bytes = _columns(task, columns) * task.shape.in_channels * task.packed_bytes
     if layout == "strips":
         return rows * task.shape.window_rows * row_bytes
     # Neighbouring output rows share image rows, unless another image or depth begins in between.

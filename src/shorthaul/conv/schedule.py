@@ -14,6 +14,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
+import torch
+
 from shorthaul.conv.geometry import WindowTask, forward_task
 from shorthaul.conv.machine import VectorMachine, second_level_cache_bytes, this_machine
 from shorthaul.conv.problem import ConvProblem
@@ -41,6 +43,7 @@ class ConvSchedule:
     depth_chunk: int = 4608  # values of a window that are summed before the next tile of windows
     windows: str | None = None  # where windows are read; None: what suits the task
     has_prefetch: bool = True  # whether lines of the output are asked for before they are written
+    has_pairs: bool = False  # whether bfloat16 values are multiplied two by two (method window)
 
     def describe(self) -> str:
         """One line that tells it from the others; the tuner's name for it."""
@@ -50,6 +53,7 @@ class ConvSchedule:
         further = "" if self.is_specialised else " general"
         further += "" if self.windows is None else f" {self.windows}"
         further += "" if self.has_prefetch else " without prefetch"
+        further += " pairs" if self.has_pairs else ""
         return (
             f"{self.method} {self.rows}x{self.vectors} {strips} chunk {self.depth_chunk}{further}"
         )
@@ -61,9 +65,9 @@ def choose_schedule(problem: ConvProblem, sizes: Sizes, threads: int) -> ConvSch
     `threads` decides how the work is cut (`plan_blocks`), never the method: bits do not depend on it.
     """
     task = forward_task(problem, sizes[0], sizes[1:])
-    # By one image's work: the batch that an image is in must not change its bits.
-    is_large = task.flops >= SPECIALISED_FLOPS * task.batch
-    if not problem.exact and is_large and can_use_winograd(task):
+    if can_pair(task):
+        return schedule_pass(task)
+    if not problem.exact and is_large(task) and can_use_winograd(task):
         schedules = {each: winograd_schedule(task, each) for each in (4, 2)}
         outputs = min(schedules, key=lambda each: winograd_products(task, each))
         if winograd_products(task, outputs) < WORTHWHILE_PRODUCTS:
@@ -73,6 +77,38 @@ def choose_schedule(problem: ConvProblem, sizes: Sizes, threads: int) -> ConvSch
     if can_group(task) and is_narrow and task.flops >= SLIDING_FLOPS:
         return ConvSchedule("grouped", GROUPED_PIXELS, 1, strip_bytes=0)
     return schedule_task(task)
+
+
+def is_large(task: WindowTask) -> bool:
+    """Whether one image is worth a kernel of its own: what may change bits must not depend on the batch."""
+    return task.flops >= SPECIALISED_FLOPS * task.batch
+
+
+def can_pair(task: WindowTask) -> bool:
+    """Whether bfloat16 values are multiplied two by two, at twice the speed of float32.
+
+    Sums of pairs have other bits than sums of widened values, so nothing but the problem and the size of
+    one image decides. Depthwise and few output channels are left to kernels that widen.
+    """
+    shape, machine = task.shape, this_machine()
+    return (
+        task.dtype == torch.bfloat16
+        and machine.multiplies_pairs
+        and shape.in_channels > 1
+        and 2 * shape.out_channels > machine.lanes(task.sum_bytes)
+        and is_large(task)
+    )
+
+
+def schedule_pass(task: WindowTask) -> ConvSchedule:
+    """The schedule of a forward pass or of the gradient of the input: by pairs where they can be used."""
+    if not can_pair(task):
+        return schedule_task(task)
+    paired = replace(task, has_pairs=True)
+    skips_padding = paired.windows == "rows" and has_much_padding(paired)
+    rows, vectors = _choose_tile(paired, this_machine(), skips_padding=skips_padding)
+    strip_bytes = second_level_cache_bytes() * 3 // 8
+    return ConvSchedule("window", rows, vectors, strip_bytes=strip_bytes, has_pairs=True)
 
 
 # Outputs of the grouped kernel's register tile; with the weights of a tap they fill the registers.
@@ -123,7 +159,7 @@ def winograd_schedule(task: WindowTask, outputs: int) -> ConvSchedule:
 
 
 def schedule_task(task: WindowTask) -> ConvSchedule:
-    """The schedule for one pass over windows."""
+    """The schedule for one pass over windows of widened values."""
     machine = this_machine()
     is_specialised = task.flops >= SPECIALISED_FLOPS
     lanes = machine.lanes(task.sum_bytes)
@@ -185,6 +221,9 @@ def candidate_schedules(problem: ConvProblem, sizes: Sizes) -> tuple[ConvSchedul
     task = forward_task(problem, sizes[0], sizes[1:])
     lanes = this_machine().lanes(task.sum_bytes)
     first = choose_schedule(problem, sizes, 1)
+    if first.has_pairs:  # other methods would give other bits
+        tiled = (replace(first, rows=r, vectors=v) for r, v in this_machine().tiles())
+        return tuple(dict.fromkeys((first, *tiled)))
     if first.method == "window":
         first = replace(first, is_specialised=True)
     strip_bytes = second_level_cache_bytes() * 3 // 8

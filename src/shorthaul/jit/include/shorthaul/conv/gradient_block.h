@@ -62,7 +62,7 @@ struct GradientBlock {
     for (int64_t each = 0; each < rows; ++each) {
       const OutputRow row(first_row + each, sizes);
       const int64_t window = each * columns.count * pitch;
-      pack_strip<Value, channels_last>(strips + window, input, row, columns, first_channel,
+      pack_strip<Widened<Value>, channels_last>(strips + window, input, row, columns, first_channel,
                                        channels, pitch, shape, sizes);
       const int64_t image = row.image * sizes.out_plane();
       for (int64_t column = 0; column < outputs; ++column, ++pixels) {

@@ -8,6 +8,49 @@
 
 namespace shorthaul {
 
+// What is packed of an image: its values, widened to what is summed.
+template <class Value>
+struct Widened {
+  using value = typename Value::value;
+  using packed = real;
+  static constexpr bool is_real = Value::is_real;
+  static constexpr int block = lanes;  // channels that are transposed at once
+
+  static SHORTHAUL_INLINE packed from(value image) { return Value::widen(image); }
+
+  static SHORTHAUL_INLINE void copy(packed* to, const value* from, int64_t count) {
+    int64_t channel = 0;
+    for (; channel + lanes <= count; channel += lanes) store(to + channel, Value::load(from + channel));
+    for (; channel < count; ++channel) to[channel] = Value::widen(from[channel]);
+  }
+
+  // Lane `lane` of a block of as many neighbouring pixels, whose channels are a plane apart.
+  static SHORTHAUL_INLINE vec load(const value* corner, int lane, int64_t plane) {
+    return Value::load(corner + lane * plane);
+  }
+};
+
+// The same with 16 bits as they are, for kernels that multiply them two by two.
+struct Halves {
+  using value = uint16_t;
+  using packed = uint16_t;
+  static constexpr bool is_real = false;
+  static constexpr int block = 2 * lanes;
+
+  static SHORTHAUL_INLINE packed from(value image) { return image; }
+
+  static SHORTHAUL_INLINE void copy(packed* to, const value* from, int64_t count) {
+    std::memcpy(to, from, count * sizeof(packed));
+  }
+
+  static SHORTHAUL_INLINE vec load(const value* corner, int lane, int64_t plane) {
+    half_lanes low, high;
+    std::memcpy(&low, corner + 2 * lane * plane, sizeof low);
+    std::memcpy(&high, corner + (2 * lane + 1) * plane, sizeof high);
+    return (vec)(__builtin_convertvector(high, bit_lanes) << 16 | __builtin_convertvector(low, bit_lanes));
+  }
+};
+
 // The image column under each packed column, and the stretch where they run side by side.
 struct Columns {
   int32_t* source;
@@ -28,16 +71,9 @@ struct Columns {
   }
 };
 
-static SHORTHAUL_INLINE void fill_zeros(real* to, int64_t count) {
+template <class packed>
+static SHORTHAUL_INLINE void fill_zeros(packed* to, int64_t count) {
   for (int64_t each = 0; each < count; ++each) to[each] = 0;
-}
-
-template <class In>
-static SHORTHAUL_INLINE void copy_channels(real* to, const typename In::value* from,
-                                           int64_t count) {
-  int64_t channel = 0;
-  for (; channel + lanes <= count; channel += lanes) store(to + channel, In::load(from + channel));
-  for (; channel < count; ++channel) to[channel] = In::widen(from[channel]);
 }
 
 // A few channels, with one load and one store of `wide` values: what is too much is overwritten by
@@ -54,7 +90,7 @@ static SHORTHAUL_INLINE void copy_more(real* to, const typename In::value* from)
 // One window row of channels-last images: runs of channels, `pitch` apart in the strip. `may_spill`:
 // the values that follow in the strip are not packed yet.
 template <class In>
-static SHORTHAUL_INLINE void pack_row_channels_last(real* to, const typename In::value* from,
+static SHORTHAUL_INLINE void pack_row_channels_last(typename In::packed* to, const typename In::value* from,
                                                     const Columns& columns, int64_t pitch,
                                                     int64_t channels, int64_t all_channels,
                                                     bool may_spill) {
@@ -65,14 +101,14 @@ static SHORTHAUL_INLINE void pack_row_channels_last(real* to, const typename In:
       if (source < 0) {
         fill_zeros(to + column * pitch, channels);
       } else {
-        copy_channels<In>(to + column * pitch, from + source * all_channels, channels);
+        In::copy(to + column * pitch, from + source * all_channels, channels);
       }
     }
   };
   if (is_whole && columns.inner_begin < columns.inner_end) {  // pixels as they lie in the image
     const int64_t begin = columns.inner_begin, end = columns.inner_end;
     pack_some(0, begin);
-    copy_channels<In>(to + begin * pitch, from + columns.source[begin] * pitch, (end - begin) * pitch);
+    In::copy(to + begin * pitch, from + columns.source[begin] * pitch, (end - begin) * pitch);
     return pack_some(end, columns.count);
   }
   if constexpr (In::is_real) {
@@ -96,32 +132,32 @@ static SHORTHAUL_INLINE void pack_row_channels_last(real* to, const typename In:
 
 // One window row of contiguous images: channels are a plane apart, so blocks are transposed.
 template <class In>
-static SHORTHAUL_INLINE void pack_row_contiguous(real* to, const typename In::value* from,
+static SHORTHAUL_INLINE void pack_row_contiguous(typename In::packed* to, const typename In::value* from,
                                                  const Columns& columns, int64_t pitch,
                                                  int64_t channels, int64_t plane) {
   const auto pack_one = [&](int64_t column, int64_t channel) {
     const int64_t source = columns.source[column];
-    to[column * pitch + channel] = source < 0 ? 0 : In::widen(from[channel * plane + source]);
+    to[column * pitch + channel] = source < 0 ? 0 : In::from(from[channel * plane + source]);
   };
   int64_t channel = 0;
-  for (; channel + lanes <= channels; channel += lanes) {
+  for (; channel + In::block <= channels; channel += In::block) {
     int64_t column = 0;
     for (; column < columns.inner_begin; ++column) {
-      for (int lane = 0; lane < lanes; ++lane) pack_one(column, channel + lane);
+      for (int each = 0; each < In::block; ++each) pack_one(column, channel + each);
     }
     for (; column + lanes <= columns.inner_end; column += lanes) {
       vec block[lanes];
       const auto* corner = from + channel * plane + columns.source[column];
 #pragma GCC unroll 16
-      for (int lane = 0; lane < lanes; ++lane) block[lane] = In::load(corner + lane * plane);
+      for (int lane = 0; lane < lanes; ++lane) block[lane] = In::load(corner, lane, plane);
       transpose(block);
 #pragma GCC unroll 16
       for (int lane = 0; lane < lanes; ++lane) {
-        store(to + (column + lane) * pitch + channel, block[lane]);
+        std::memcpy(to + (column + lane) * pitch + channel, &block[lane], sizeof(vec));
       }
     }
     for (; column < columns.count; ++column) {
-      for (int lane = 0; lane < lanes; ++lane) pack_one(column, channel + lane);
+      for (int each = 0; each < In::block; ++each) pack_one(column, channel + each);
     }
   }
   for (; channel < channels; ++channel) {
@@ -130,7 +166,7 @@ static SHORTHAUL_INLINE void pack_row_contiguous(real* to, const typename In::va
     if (columns.inner_begin < columns.inner_end) {
       const auto* row = from + channel * plane + columns.source[columns.inner_begin];
       for (; column < columns.inner_end; ++column) {
-        to[column * pitch + channel] = In::widen(row[column - columns.inner_begin]);
+        to[column * pitch + channel] = In::from(row[column - columns.inner_begin]);
       }
     }
     for (; column < columns.count; ++column) pack_one(column, channel);
@@ -140,14 +176,14 @@ static SHORTHAUL_INLINE void pack_row_contiguous(real* to, const typename In::va
 // The strip of one output row for channels [first_channel, first_channel + channels) of all:
 // `pitch` values per packed column.
 template <class In, bool channels_last>
-static SHORTHAUL_INLINE void pack_strip(real* strip, const typename In::value* input,
+static SHORTHAUL_INLINE void pack_strip(typename In::packed* strip, const typename In::value* input,
                                         const OutputRow& row, const Columns& columns,
                                         int64_t first_channel, int64_t channels, int64_t pitch,
                                         const Shape& shape, const Sizes& sizes) {
   const int64_t all_channels = shape.in_channels * shape.groups;
   const int64_t plane = sizes.in_plane();
   for (int64_t window_row = 0; window_row < shape.window_rows(); ++window_row) {
-    real* to = strip + window_row * channels;
+    auto* to = strip + window_row * channels;
     const int64_t source = source_row(row, window_row, shape, sizes);
     if (source < 0) {
       for (int64_t column = 0; column < columns.count; ++column) {
@@ -168,7 +204,7 @@ static SHORTHAUL_INLINE void pack_strip(real* strip, const typename In::value* i
 
 // Row `height` of the image of an output row, padded and widened: `in_channels` values per column.
 template <class In, bool channels_last>
-static SHORTHAUL_INLINE void pack_image_row(real* to, const typename In::value* input,
+static SHORTHAUL_INLINE void pack_image_row(typename In::packed* to, const typename In::value* input,
                                             const OutputRow& row, int64_t height,
                                             const Columns& columns, int64_t first_channel,
                                             const Shape& shape, const Sizes& sizes) {

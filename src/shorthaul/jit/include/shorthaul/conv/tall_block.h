@@ -157,10 +157,10 @@ struct TallBlock {
     const int64_t plane = sizes.in_plane();
     if constexpr (channels_last) {
       const value* from = input + (image * plane + line * sizes.in_w) * shape.groups + channel;
-      pack_row_channels_last<Value>(to, from, columns, lanes, count, shape.groups, false);
+      pack_row_channels_last<Widened<Value>>(to, from, columns, lanes, count, shape.groups, false);
     } else {
       const value* from = input + (image * shape.groups + channel) * plane + line * sizes.in_w;
-      pack_row_contiguous<Value>(to, from, columns, lanes, count, plane);
+      pack_row_contiguous<Widened<Value>>(to, from, columns, lanes, count, plane);
     }
   }
 

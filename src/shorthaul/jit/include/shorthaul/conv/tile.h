@@ -9,47 +9,51 @@ namespace shorthaul {
 // vector of weights have more pointers than the processor has registers; at even steps they need one.
 template <int rows, int64_t step>
 struct TileWindows {
-  const real* first;
+  const factor* first;
 
-  SHORTHAUL_INLINE TileWindows(const real* windows, const int64_t* offsets) : first(windows + offsets[0]) {}
-  SHORTHAUL_INLINE real at(int row, int k) const { return first[row * step + k]; }
-  SHORTHAUL_INLINE void move(int steps) { first += steps; }
+  SHORTHAUL_INLINE TileWindows(const factor* windows, const int64_t* offsets) : first(windows + offsets[0]) {}
+  SHORTHAUL_INLINE const factor* at(int row, int k) const { return first + row * step + k * together; }
+  SHORTHAUL_INLINE void move(int steps) { first += steps * together; }
 };
 
 template <int rows>
 struct TileWindows<rows, 0> {
-  const real* each[rows];
+  const factor* each[rows];
 
-  SHORTHAUL_INLINE TileWindows(const real* windows, const int64_t* offsets) {
+  SHORTHAUL_INLINE TileWindows(const factor* windows, const int64_t* offsets) {
 #pragma GCC unroll 16
     for (int row = 0; row < rows; ++row) each[row] = windows + offsets[row];
   }
-  SHORTHAUL_INLINE real at(int row, int k) const { return each[row][k]; }
+  SHORTHAUL_INLINE const factor* at(int row, int k) const { return each[row] + k * together; }
   SHORTHAUL_INLINE void move(int steps) {
 #pragma GCC unroll 16
-    for (int row = 0; row < rows; ++row) each[row] += steps;
+    for (int row = 0; row < rows; ++row) each[row] += steps * together;
   }
 };
 
-// One step: sums[row] += window of row [k] * weights[k], with k a constant offset.
-// The smaller side of the tile stays in registers while the other streams through.
-template <int rows, int vectors, class Windows>
+// One step: sums[row] += window of row [k] * weights[k], with k a constant offset. `is_last`: of a run
+// whose last step has fewer factors. The smaller side of the tile stays in registers while the other
+// streams through.
+template <bool is_last = false, int rows, int vectors, class Windows>
 static SHORTHAUL_INLINE void multiply_step(vec (&sums)[rows][vectors], const Windows& windows,
                                            const real* weights, int k) {
+  const auto window_of = [&](int row) {
+    return is_last ? broadcast_last(windows.at(row, k)) : broadcast_factors(windows.at(row, k));
+  };
   if constexpr (vectors <= rows) {
     vec held[vectors];
 #pragma GCC unroll 8
     for (int v = 0; v < vectors; ++v) held[v] = load(weights + (k * vectors + v) * lanes);
 #pragma GCC unroll 16
     for (int row = 0; row < rows; ++row) {
-      const vec window = broadcast(windows.at(row, k));
+      const vec window = window_of(row);
 #pragma GCC unroll 8
       for (int v = 0; v < vectors; ++v) accumulate(sums[row][v], window, held[v]);
     }
   } else {
     vec held[rows];
 #pragma GCC unroll 16
-    for (int row = 0; row < rows; ++row) held[row] = broadcast(windows.at(row, k));
+    for (int row = 0; row < rows; ++row) held[row] = window_of(row);
 #pragma GCC unroll 8
     for (int v = 0; v < vectors; ++v) {
       const vec weight = load(weights + (k * vectors + v) * lanes);
@@ -69,20 +73,25 @@ static SHORTHAUL_INLINE void multiply_steps(vec (&sums)[rows][vectors], Windows&
   weights += steps * vectors * lanes;
 }
 
-// `count` steps, in order. Pointers move once per four steps, so that every load has a constant
+// `count` values, in order. Pointers move once per four steps, so that every load has a constant
 // displacement; left to itself, g++ 12 spends an addition and a spill on most of them.
 template <int rows, int vectors, class Windows>
 static SHORTHAUL_INLINE void multiply(vec (&sums)[rows][vectors], Windows& windows,
                                       const real*& weights, int64_t count) {
-  for (; count >= 4; count -= 4) multiply_steps<4>(sums, windows, weights);
-  if (count & 2) multiply_steps<2>(sums, windows, weights);
-  if (count & 1) multiply_steps<1>(sums, windows, weights);
+  int64_t steps = count / together;
+  for (; steps >= 4; steps -= 4) multiply_steps<4>(sums, windows, weights);
+  if (steps & 2) multiply_steps<2>(sums, windows, weights);
+  if (steps & 1) multiply_steps<1>(sums, windows, weights);
+  if (count % together != 0) {
+    multiply_step<true>(sums, windows, weights, 0);
+    weights += vectors * lanes;
+  }
 }
 
 // Values of a window that follow one another.
 struct Run {
   int64_t offset;  // from the window's first value
-  int64_t depth;   // values of the window that come before, in the order of the weights
+  int64_t depth;   // steps of the window that come before, in the order of the weights
 };
 
 // The runs that a tile adds, in the order of the weights.
@@ -92,15 +101,15 @@ struct Runs {
 };
 
 // One register tile: loads its sums from `begin`, adds the runs of `rows` windows, and stores the
-// sums to `to`. One way in and one way out, in a function of its own: with any choice inside, g++ 12
+// sums to `to`, as `Out` has them. One way in and one way out, in a function of its own: with any choice inside, g++ 12
 // keeps the sums in memory around it, for 80 cycles a tile. `values` is the length of a run, and `step`
 // the values from window to window, where they are known when the kernel is compiled, else 0. `has_gaps`:
 // runs may be left out, so that each looks up its weights.
-template <int rows, int vectors, int64_t values, int64_t step, bool has_gaps>
+template <class Out, int rows, int vectors, int64_t values, int64_t step, bool has_gaps>
 __attribute__((noinline)) static void sum_tile(const real* begin, int64_t begin_step,
-                                               const real* windows, const int64_t* window_offsets,
+                                               const factor* windows, const int64_t* window_offsets,
                                                const real* weights, const Runs& runs,
-                                               real* const* to) {
+                                               typename Out::value* const* to) {
   vec sums[rows][vectors];
 #pragma GCC unroll 16
   for (int row = 0; row < rows; ++row) {
@@ -119,7 +128,7 @@ __attribute__((noinline)) static void sum_tile(const real* begin, int64_t begin_
 #pragma GCC unroll 16
   for (int row = 0; row < rows; ++row) {
 #pragma GCC unroll 8
-    for (int v = 0; v < vectors; ++v) store(to[row] + v * lanes, sums[row][v]);
+    for (int v = 0; v < vectors; ++v) Out::store(to[row] + v * lanes, sums[row][v]);
   }
 }
 

@@ -1,8 +1,9 @@
 // Vectors of one machine register, written once for every instruction set.
 //
 // The generated text defines SHORTHAUL_REAL (what is summed: float or double) and SHORTHAUL_LANES
-// (how many fit one register) before including this. GCC's vector extensions make AVX2, AVX-512 and
-// NEON out of the same lines; only the half-precision conversion needs to know the machine.
+// (how many fit one register) before including this, and SHORTHAUL_PAIRS where bfloat16 values are
+// multiplied two by two. GCC's vector extensions make AVX2, AVX-512 and NEON out of the same lines;
+// only conversions and products of 16 bits need to know the machine.
 #pragma once
 
 #include <cmath>
@@ -38,10 +39,44 @@ static SHORTHAUL_INLINE void store(real* to, vec value) { std::memcpy(to, &value
 
 static SHORTHAUL_INLINE vec broadcast(real value) { return value - vec{}; }
 
+// What a window is made of, and how many of its values one instruction multiplies. Weights lie in as many
+// to a lane.
+#if defined(SHORTHAUL_PAIRS)
+using factor = uint16_t;
+constexpr int together = 2;
+#else
+using factor = real;
+constexpr int together = 1;
+#endif
+
+// Instructions that multiply `values` values of a window.
+static SHORTHAUL_INLINE constexpr int64_t steps_of(int64_t values) { return (values + together - 1) / together; }
+
+// The factors of one step in every lane; of the last step, where there are fewer, zeros beside them.
+static SHORTHAUL_INLINE vec broadcast_factors(const factor* from) {
+#if defined(SHORTHAUL_PAIRS)
+  uint32_t both;
+  std::memcpy(&both, from, sizeof both);
+  return (vec)(both - bit_lanes{});
+#else
+  return broadcast(*from);
+#endif
+}
+
+static SHORTHAUL_INLINE vec broadcast_last(const factor* from) {
+#if defined(SHORTHAUL_PAIRS)
+  return (vec)(uint32_t{*from} - bit_lanes{});
+#else
+  return broadcast(*from);
+#endif
+}
+
 // sum += left * right, rounded once. Written as the instruction: left to choose, g++ 12 takes the
 // forms that overwrite a factor and then copies sums between registers, for 15 % of the speed.
 static SHORTHAUL_INLINE void accumulate(vec& sum, vec left, vec right) {
-#if defined(__x86_64__) && defined(__FMA__)
+#if defined(SHORTHAUL_PAIRS)
+  asm("vdpbf16ps %2, %1, %0" : "+v"(sum) : "v"(left), "v"(right));
+#elif defined(__x86_64__) && defined(__FMA__)
   if constexpr (sizeof(real) == 4) {
     asm("vfmadd231ps %2, %1, %0" : "+v"(sum) : "v"(left), "v"(right));
   } else {
@@ -84,10 +119,17 @@ struct AsBfloat16 {
   }
   // To nearest, ties to even; a NaN stays a NaN.
   static SHORTHAUL_INLINE half_lanes narrow_lanes(vec from) {
+#if defined(SHORTHAUL_PAIRS)
+    // Where products flush denormal numbers, rounding may: one instruction instead of eight.
+    half_lanes narrow;
+    asm("vcvtneps2bf16 %1, %0" : "=v"(narrow) : "v"(from));
+    return narrow;
+#else
     const bit_lanes wide = (bit_lanes)from;
     const bit_lanes rounded = (wide + 0x7fff + ((wide >> 16) & 1)) >> 16;
     const bit_lanes quiet = (wide >> 16) | 0x40;
     return __builtin_convertvector(from == from ? rounded : quiet, half_lanes);
+#endif
   }
   static SHORTHAUL_INLINE void store(value* to, vec from) {
     const half_lanes narrow = narrow_lanes(from);

@@ -38,18 +38,19 @@ struct Target {
 };
 
 // `run_length`: values of a run where they are known when the kernel is compiled, else 0. `window_step`:
-// values from one window of an output row to the next where tiles shall rely on it, else 0.
-template <class Value, bool channels_last, Windows layout, int64_t run_length, int64_t window_step,
-          bool has_prefetch>
+// values from one window of an output row to the next where tiles shall rely on it, else 0. `In`: what is
+// packed of the image. `joins_columns`: a run is a whole row of a window; sums are then in another order.
+template <class Value, class In, bool channels_last, Windows layout, bool joins_columns, int64_t run_length,
+          int64_t window_step, bool has_prefetch>
 struct WindowBlock {
   using value = typename Value::value;
 
   // Packed rows have a run per tap, of which those in zero padding are left out, unless tiles rely on the
   // windows of an output row.
-  static constexpr bool can_skip = layout == Windows::rows && window_step == 0;
+  static constexpr bool can_skip = layout == Windows::rows && window_step == 0 && !joins_columns;
 
   const int64_t block_rows, block_columns;
-  real* packed;             // strips or rows
+  factor* packed;           // strips or rows
   real* stage;              // [pixel][channel of the panel]
   int64_t* window_offsets;  // of each pixel, in `packed` or in the input
   int64_t* output_offsets;  // of each pixel's first channel
@@ -57,9 +58,10 @@ struct WindowBlock {
   Run* window_runs;         // of a whole window
   Run* class_runs;          // of the class that is being summed
   int64_t runs, run_values;
+  int64_t window_steps;     // of all runs
   TapClasses classes;
   Columns columns;
-  const real* windows = nullptr;
+  const factor* windows = nullptr;
   int64_t pixels = 0, row_pixels = 0;  // of the block, and of each of its output rows
 
   // Carves one thread's workspace; `plan_blocks` in Python adds up the same sizes.
@@ -83,7 +85,7 @@ struct WindowBlock {
       places = reinterpret_cast<int64_t*>(take(capacity * sizeof(int64_t)));
       classes.carve(skips_padding && shape.kernel_h > 1, block_rows, block_columns, take);
     }
-    packed = reinterpret_cast<real*>(memory);
+    packed = reinterpret_cast<factor*>(memory);
     columns.count = shape.columns(block_columns);
     find_runs(shape, sizes);
   }
@@ -99,22 +101,24 @@ struct WindowBlock {
     const int64_t wide = layout == Windows::in_place ? sizes.in_w : columns.count;
     const bool is_strip = layout == Windows::strips || (shape.window_rows() == 1 && all_inputs == shape.in_channels);
     runs = 0;
+    const auto add_run = [&](int64_t offset) {
+      window_runs[runs] = {offset, runs * steps_of(run_values)};
+      window_steps = ++runs * steps_of(run_values);
+    };
     if (is_strip) {
       const bool is_whole = shape.dilation_w == 1;
       run_values = is_whole ? shape.window_values() : shape.column_values();
       for (int64_t column = 0; column < (is_whole ? 1 : shape.kernel_w); ++column) {
-        window_runs[runs] = {column * shape.dilation_w * shape.column_values(), runs * run_values};
-        ++runs;
+        add_run(column * shape.dilation_w * shape.column_values());
       }
       return;
     }
-    run_values = shape.in_channels;
-    for (int64_t column = 0; column < shape.kernel_w; ++column) {
+    run_values = shape.in_channels * (joins_columns ? shape.kernel_w : 1);
+    for (int64_t column = 0; column < (joins_columns ? 1 : shape.kernel_w); ++column) {
       for (int64_t depth = 0; depth < shape.kernel_d; ++depth) {
         for (int64_t row = 0; row < shape.kernel_h; ++row) {
           const int64_t line = depth * shape.dilation_d * sizes.in_h + row * shape.dilation_h;
-          window_runs[runs] = {(line * wide + column * shape.dilation_w) * all_inputs, runs * run_values};
-          ++runs;
+          add_run((line * wide + column * shape.dilation_w) * all_inputs);
         }
       }
     }
@@ -152,7 +156,7 @@ struct WindowBlock {
         window = pack_band(band, input, row, first_channel, shape, sizes);
       } else {
         window = (each - rows.begin) * columns.count * shape.column_values();
-        pack_strip<Value, channels_last>(packed + window, input, row, columns, first_channel,
+        pack_strip<In, channels_last>(packed + window, input, row, columns, first_channel,
                                          shape.in_channels, shape.column_values(), shape, sizes);
       }
       const int64_t image = row.image * sizes.out_plane();
@@ -176,7 +180,7 @@ struct WindowBlock {
       pixels += outputs;
     }
     if constexpr (layout == Windows::in_place) {
-      windows = reinterpret_cast<const real*>(input);
+      windows = reinterpret_cast<const factor*>(input);
     } else {
       windows = packed;
     }
@@ -201,7 +205,7 @@ struct WindowBlock {
     if (band.filled < line) band.filled = line;  // rows that no window reads
     for (; band.filled < end; ++band.filled) {
       const int64_t height = band.top + band.filled - band.first;
-      pack_image_row<Value, channels_last>(packed + band.filled * pitch, input, row, height, columns,
+      pack_image_row<In, channels_last>(packed + band.filled * pitch, input, row, height, columns,
                                            first_channel, shape, sizes);
     }
     return line * pitch;
@@ -309,37 +313,36 @@ struct WindowBlock {
                                  const real* bias, const Target<value>& target) const {
     static constexpr vec zeros[vectors] = {};
     constexpr int64_t wide = vectors * lanes;
-    real* to[rows];
-    bool goes_out = false;
-    if constexpr (channels_last && Value::is_real) {
-      goes_out = chunk.is_last && target.is_plain && target.channels == wide;
-    }
+    const real* begin = chunk.depth > 0    ? stage + (pixel - first) * wide
+                        : bias != nullptr ? bias
+                                          : reinterpret_cast<const real*>(zeros);
+    const auto sum_to = [&](auto out, auto* const* to) {
+      sum_tile<decltype(out), rows, vectors, run_length, window_step, can_skip>(
+          begin, chunk.depth > 0 ? wide : 0, windows + chunk.begin, window_offsets + pixel,
+          weights + steps_of(chunk.begin) * wide, runs, to);
+    };
+    if constexpr (channels_last) {
+      if (chunk.is_last && target.is_plain && target.channels == wide) {
+        value* to[rows];
 #pragma GCC unroll 16
-    for (int row = 0; row < rows; ++row) {
-      if constexpr (channels_last && Value::is_real) {
-        if (goes_out) {
+        for (int row = 0; row < rows; ++row) {
           // The lines that the sums will be written to come while the sums are made.
           to[row] = target.output + output_offsets[pixel + row] + target.channel;
           if (has_prefetch) {
 #pragma GCC unroll 8
-            for (int64_t byte = 0; byte < wide * int64_t{sizeof(real)}; byte += 64) {
+            for (int64_t byte = 0; byte < wide * int64_t{sizeof(value)}; byte += 64) {
               __builtin_prefetch(reinterpret_cast<const char*>(to[row]) + byte, 1);
             }
           }
-          continue;
         }
+        return sum_to(Value{}, to);
       }
-      to[row] = stage + (pixel - first + row) * wide;
     }
-    const real* begin = chunk.depth > 0    ? stage + (pixel - first) * wide
-                        : bias != nullptr ? bias
-                                          : reinterpret_cast<const real*>(zeros);
-    sum_tile<rows, vectors, run_length, window_step, can_skip>(begin, chunk.depth > 0 ? wide : 0,
-                                                               windows + chunk.begin, window_offsets + pixel,
-                                                               weights + chunk.begin * wide, runs, to);
-    if (channels_last && chunk.is_last && !goes_out) {
-      finish_rows<Activation>(pixel, first, rows, wide, target);
-    }
+    real* to[rows];
+#pragma GCC unroll 16
+    for (int row = 0; row < rows; ++row) to[row] = stage + (pixel - first + row) * wide;
+    sum_to(AsReal{}, to);
+    if (channels_last && chunk.is_last) finish_rows<Activation>(pixel, first, rows, wide, target);
   }
 
   // What is more than storing: an activation, a residual, a panel that is not full.

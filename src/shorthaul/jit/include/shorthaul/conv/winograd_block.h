@@ -104,7 +104,7 @@ struct WinogradBlock {
     fill_zeros(line + columns.count * channels, (tiles * outputs + 2 - columns.count) * channels);
     const OutputRow first(plane * sizes.out_h + first_row, sizes);
     for (int64_t row = 0; row < rows + shape.kernel_h - 1; ++row) {
-      pack_image_row<Value, channels_last>(line, input, first, first_row + row - sizes.padding_h, columns, group * channels, shape, sizes);
+      pack_image_row<Widened<Value>, channels_last>(line, input, first, first_row + row - sizes.padding_h, columns, group * channels, shape, sizes);
       transform_line(row);
     }
     int64_t pixel = 0;
