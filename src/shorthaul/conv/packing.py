@@ -20,6 +20,7 @@ from typing import Any
 import torch
 
 from shorthaul.conv.geometry import Taps, as_triple
+from shorthaul.conv.machine import this_machine
 from shorthaul.conv.problem import Triple
 from shorthaul.jit import (
     CppSource,
@@ -263,6 +264,7 @@ def panel_kernel(real: torch.dtype) -> Kernel:
     text = _PANEL_TEXT
     for name, value in (
         ("TYPE", c_type),
+        ("LANES", str(this_machine().lanes(real.itemsize))),
         ("PACK_PROTOTYPE", functions[0].prototype()),
         ("UNPACK_PROTOTYPE", functions[1].prototype()),
         ("NUMBERS", ", ".join(each.name for each in numbers)),
@@ -273,9 +275,64 @@ def panel_kernel(real: torch.dtype) -> Kernel:
 
 _PANEL_TEXT = """\
 // Weights to and from panels: [group][panel][kw][kd][kh][in_channel][output channel of the panel].
+#define SHORTHAUL_REAL {TYPE}
+#define SHORTHAUL_LANES {LANES}
+#include <vector>
+
+#include "shorthaul/conv/vector.h"
 #include "shorthaul/parallel.h"
 
-using real = {TYPE};
+using shorthaul::load;
+using shorthaul::load_part;
+using shorthaul::store;
+using shorthaul::store_part;
+using shorthaul::real;
+using shorthaul::vec;
+using Value = shorthaul::AsReal;
+constexpr int block = shorthaul::lanes;
+
+// Where the rows of a panel are, by the place of their weights in one output channel, if those lie in one
+// piece in whatever order; else nothing.
+static std::vector<int32_t> find_rows(int64_t in_channels, int64_t depth, int64_t height, int64_t width,
+                                      int64_t step_in, int64_t step_d, int64_t step_h, int64_t step_w) {
+  const int64_t values = in_channels * depth * height * width;
+  std::vector<int32_t> rows(values, -1);
+  for (int64_t w = 0, row = 0; w < width; ++w) {
+    for (int64_t d = 0; d < depth; ++d) {
+      for (int64_t h = 0; h < height; ++h) {
+        for (int64_t channel = 0; channel < in_channels; ++channel, ++row) {
+          const int64_t place = w * step_w + d * step_d + h * step_h + channel * step_in;
+          if (place < 0 || place >= values || rows[place] >= 0) return {};
+          rows[place] = int32_t(row);
+        }
+      }
+    }
+  }
+  return rows;
+}
+
+// Calls move(first weight, row of each weight, first row of the panel, weights, output channels, values of a
+// row) for blocks of as many weights and output channels as a vector has lanes, to be transposed in
+// registers. Few output channels at once: the processor fetches ahead for sixteen streams, not for sixty-four.
+template <class Move>
+static void for_each_block(const std::vector<int32_t>& rows, int64_t groups, int64_t out_channels, int64_t start,
+                           int64_t step_group, int64_t step_out, int64_t panel, int64_t threads, const Move& move) {
+  const int64_t panels = (out_channels + panel - 1) / panel, values = int64_t(rows.size());
+  shorthaul::parallel_for(groups * panels, 1, threads, [&](int64_t begin, int64_t end) {
+    for (int64_t which = begin; which < end; ++which) {
+      const int64_t first = which % panels * panel;
+      const int64_t present = out_channels - first < panel ? out_channels - first : panel;
+      const int64_t wide = (present + block - 1) / block * block;
+      const int64_t from = start + which / panels * step_group + first * step_out;
+      for (int64_t lane = 0; lane < wide; lane += block) {
+        for (int64_t value = 0; value < values; value += block) {
+          move(from + lane * step_out + value, rows.data() + value, which * values * panel + lane,
+               values - value < block ? values - value : block, present - lane < block ? present - lane : block, wide);
+        }
+      }
+    }
+  });
+}
 
 // Calls each(first of the weights, their step, row of the packed panel, present, wide) for each row.
 template <class Each>
@@ -312,6 +369,22 @@ static void for_each_row(int64_t groups, int64_t out_channels, int64_t in_channe
 }
 
 {PACK_PROTOTYPE} {
+  std::vector<int32_t> rows;
+  if (lanes % block == 0 && step_out != 1) rows = find_rows(in_channels, depth, height, width, step_in, step_d, step_h, step_w);
+  if (!rows.empty()) {
+    return for_each_block(rows, groups, out_channels, start, step_group, step_out, panel, threads,
+                          [=](int64_t from, const int32_t* row, int64_t to, int64_t count, int64_t channels, int64_t wide) {
+      vec taken[block] = {};
+      if (count == block && channels == block) {
+#pragma GCC unroll 16
+        for (int each = 0; each < block; ++each) taken[each] = load(weights + from + each * step_out);
+      } else {
+        for (int64_t each = 0; each < channels; ++each) taken[each] = load_part<Value>(weights + from + each * step_out, count);
+      }
+      shorthaul::transpose(taken);
+      for (int64_t each = 0; each < count; ++each) store(packed + to + row[each] * wide, taken[each]);
+    });
+  }
   for_each_row({NUMBERS}, threads, [=](int64_t from, int64_t to, int64_t present, int64_t wide) {
     for (int64_t lane = 0; lane < present; ++lane) packed[to + lane] = weights[from + lane * step_out];
     for (int64_t lane = present; lane < wide; ++lane) packed[to + lane] = 0;
@@ -319,6 +392,22 @@ static void for_each_row(int64_t groups, int64_t out_channels, int64_t in_channe
 }
 
 {UNPACK_PROTOTYPE} {
+  std::vector<int32_t> rows;
+  if (lanes % block == 0 && step_out != 1) rows = find_rows(in_channels, depth, height, width, step_in, step_d, step_h, step_w);
+  if (!rows.empty()) {
+    return for_each_block(rows, groups, out_channels, start, step_group, step_out, panel, threads,
+                          [=](int64_t from, const int32_t* row, int64_t to, int64_t count, int64_t channels, int64_t wide) {
+      vec taken[block] = {};
+      for (int64_t each = 0; each < count; ++each) taken[each] = load(packed + to + row[each] * wide);
+      shorthaul::transpose(taken);
+      if (count == block && channels == block) {
+#pragma GCC unroll 16
+        for (int each = 0; each < block; ++each) store(weights + from + each * step_out, taken[each]);
+      } else {
+        for (int64_t each = 0; each < channels; ++each) store_part<Value>(weights + from + each * step_out, taken[each], count);
+      }
+    });
+  }
   for_each_row({NUMBERS}, threads, [=](int64_t from, int64_t to, int64_t present, int64_t) {
     for (int64_t lane = 0; lane < present; ++lane) weights[from + lane * step_out] = packed[to + lane];
   });
