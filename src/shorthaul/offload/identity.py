@@ -8,11 +8,10 @@ from being reused, and by its version: memory that was changed in place is other
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+import functools
+from typing import NamedTuple
 
 import torch
-from torch.multiprocessing.reductions import StorageWeakRef
 
 # The range of a view is moved alone only when it is a small part of its storage. Otherwise all of
 # the storage is, so that other views of it (key and value beside a query) need no move of their own.
@@ -22,8 +21,7 @@ SMALL_PART = 0.5
 ALIGNMENT_BYTES = 64
 
 
-@dataclass(frozen=True)
-class StorageKey:
+class StorageKey(NamedTuple):
     """One range of one storage in one version."""
 
     storage: int  # address of the storage's C++ object
@@ -32,8 +30,7 @@ class StorageKey:
     length_bytes: int
 
 
-@dataclass(frozen=True)
-class View:
+class View(NamedTuple):
     """How a tensor looks at the bytes of a range."""
 
     dtype: torch.dtype
@@ -58,9 +55,10 @@ def find_key(tensor: torch.Tensor) -> StorageKey:
     storage = tensor.untyped_storage()
     storage_bytes = storage.nbytes()
     start, length = 0, storage_bytes
-    steps = zip(tensor.shape, tensor.stride(), strict=True)
-    extent = 1 + sum((size - 1) * step for size, step in steps) if tensor.numel() else 0
-    extent_bytes = extent * tensor.itemsize
+    extent_bytes = tensor.nbytes
+    if not tensor.is_contiguous():
+        steps = zip(tensor.shape, tensor.stride(), strict=True)
+        extent_bytes = (1 + sum((size - 1) * step for size, step in steps)) * tensor.itemsize
     if extent_bytes < SMALL_PART * storage_bytes:
         first = int(tensor.storage_offset()) * tensor.itemsize
         start = first // ALIGNMENT_BYTES * ALIGNMENT_BYTES
@@ -96,12 +94,8 @@ def why_not_movable(tensor: torch.Tensor) -> str | None:
     | sparse, nested, quantised, meta, fake   | it has no one range of memory                     |
     | memory that is not PyTorch's own        | it lives anyway, and its alignment may be another |
     """
-    if isinstance(tensor, torch.nn.Parameter) or (tensor.is_leaf and tensor.requires_grad):
-        return "parameter"
     base = tensor._base
-    if base is not None and (
-        isinstance(base, torch.nn.Parameter) or (base.is_leaf and base.requires_grad)
-    ):
+    if _is_parameter(tensor) or (base is not None and _is_parameter(base)):
         return "parameter"
     if type(tensor) is not torch.Tensor:
         return "subclass"
@@ -111,6 +105,19 @@ def why_not_movable(tensor: torch.Tensor) -> str | None:
     if tensor.untyped_storage().data_ptr() % ALIGNMENT_BYTES:
         return "memory of others"
     return None
+
+
+def _is_parameter(tensor: torch.Tensor) -> bool:
+    if tensor.is_leaf and tensor.requires_grad:
+        return True
+    # Asking a plain tensor whether it is a parameter takes longer than all of the rest.
+    return type(tensor) is not torch.Tensor and isinstance(tensor, torch.nn.Parameter)
+
+
+@functools.cache
+def _nothing(dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    """A tensor without memory, for all witnesses."""
+    return torch.empty(0, dtype=dtype, device=device)
 
 
 class VersionWitness:
@@ -126,7 +133,7 @@ class VersionWitness:
         self.version: int = tensor._version
         self._shape = tensor.shape
         self._counter = tensor.detach()
-        self._counter.data = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
+        self._counter.data = _nothing(tensor.dtype, tensor.device)
 
     @property
     def description(self) -> str:
@@ -142,15 +149,19 @@ class VersionWitness:
 class StorageReference:
     """A weak reference to a storage: it keeps the address from being reused, not the memory."""
 
-    __slots__ = ("_reference",)
+    __slots__ = ("_address",)
+
+    # Bound here, because modules may be cleared before the last reference at Python's end.
+    _free = staticmethod(torch.UntypedStorage._free_weak_ref)
 
     def __init__(self, storage: torch.UntypedStorage) -> None:
-        self._reference: Any = StorageWeakRef(storage)  # type: ignore[no-untyped-call]
+        # As `torch.multiprocessing.reductions.StorageWeakRef` does, without what it wraps around.
+        self._address: int = storage._weak_ref()  # type: ignore[assignment]
 
     @property
     def is_alive(self) -> bool:
         """Whether anybody still holds the storage."""
-        return not self._reference.expired()
+        return not torch.UntypedStorage._expired(self._address)
 
     def revive(self, needed_bytes: int) -> torch.UntypedStorage | None:
         """The storage itself, if it lives and still has `needed_bytes`.
@@ -158,6 +169,9 @@ class StorageReference:
         Owners such as FSDP shrink a storage to nothing between its uses.
         """
         storage: torch.UntypedStorage | None = torch.UntypedStorage._new_with_weak_ptr(
-            self._reference.cdata
+            self._address
         )
         return storage if storage is not None and storage.nbytes() >= needed_bytes else None
+
+    def __del__(self) -> None:
+        self._free(self._address)
