@@ -15,7 +15,7 @@ from shorthaul.jit import (
     CppSource,
     DimensionArgument,
     Function,
-    Kernel,
+    KernelFunction,
     TensorArgument,
     ThreadsArgument,
     can_use_kernels,
@@ -127,19 +127,21 @@ class Copier:
     """Copies bytes and sums them: by the kernel, or by PyTorch and zlib where none can be built."""
 
     def __init__(self) -> None:
-        self._kernel: Kernel | None = None
+        self._copy_and_sum: KernelFunction | None = None
+        self._sum_only: KernelFunction | None = None
         if can_use_kernels("offload: copying activations"):
-            self._kernel = load_kernel(emit_copying())
+            kernel = load_kernel(emit_copying())
+            self._copy_and_sum, self._sum_only = kernel.copy_and_sum, kernel.sum_only
 
     def copy_and_sum(self, source: torch.Tensor, target: torch.Tensor) -> int:
         """Copy the bytes of `source` to `target` (aligned to 32 bytes); returns their checksum."""
-        if self._kernel is not None:
-            return int(self._kernel.copy_and_sum(source, target))
+        if self._copy_and_sum is not None:
+            return int(self._copy_and_sum(source, target))
         target.copy_(source)
         return self.sum_only(target)
 
     def sum_only(self, source: torch.Tensor) -> int:
         """The checksum that `copy_and_sum` gives for the same bytes."""
-        if self._kernel is not None:
-            return int(self._kernel.sum_only(source))
+        if self._sum_only is not None:
+            return int(self._sum_only(source))
         return zlib.crc32(source.numpy().data)

@@ -19,7 +19,7 @@ from shorthaul.offload.counts import Counts
 from shorthaul.offload.endurance import WearLimit
 from shorthaul.offload.record import Load, Record, State
 from shorthaul.offload.spool import Slot, SpoolSet
-from shorthaul.storage.buffer_pool import Buffer
+from shorthaul.storage.buffer_pool import Buffer, Bytes
 from shorthaul.storage.engine import Priority, StorageEngine, Ticket
 
 _log = logging.getLogger("shorthaul")
@@ -45,7 +45,9 @@ def submit(
     tickets: list[Ticket] = []
     position = 0
     for slot in slots:
-        piece = buffer.memory[position : position + slot.length_bytes]
+        piece: Buffer | Bytes = buffer
+        if slot.length_bytes != buffer.length_bytes:
+            piece = buffer.memory[position : position + slot.length_bytes]
         tickets.append(move(slot.file, slot.offset_bytes, piece, priority=priority, why=WHY))
         position += slot.length_bytes
     return tuple(tickets)

@@ -18,6 +18,7 @@ of CPU where copying into pooled pages took 0.06 s. So a pool keeps what it has 
 from __future__ import annotations
 
 import contextlib
+import functools
 import mmap
 import os
 import queue
@@ -28,6 +29,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from types import TracebackType
+from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -45,6 +47,7 @@ HUGE_PAGE_BYTES = 2 * 2**20
 NO_LIMIT_BYTES = 2**62  # the budget of a pool whose takers limit what they hold
 
 
+@functools.lru_cache(4096)  # asked several times for each buffer
 def choose_class_bytes(length_bytes: int) -> int:
     """The size that is mapped for a buffer: at most a quarter more than was asked.
 
@@ -61,6 +64,7 @@ class _Region:
 
     class_bytes: int
     mapping: mmap.mmap | None  # None once it went back to the system
+    address: int  # of the first byte that is lent
     lead_bytes: int  # skipped at the front, so that huge pages fit
 
     def lease(self) -> Bytes:
@@ -71,11 +75,11 @@ class _Region:
 
     def give_pages(self, taker: _Region, at_bytes: int, length_bytes: int) -> bool:
         """Give the first `length_bytes` to `taker`, at an offset in it, and go on without them."""
-        source, target = self.lease().ctypes.data, taker.lease().ctypes.data + at_bytes
-        if not move_pages(source, target, length_bytes):
+        if not move_pages(self.address, taker.address + at_bytes, length_bytes):
             return False
         self.class_bytes -= length_bytes
         self.lead_bytes += length_bytes
+        self.address += length_bytes
         return True
 
 
@@ -87,13 +91,35 @@ def _map_region(class_bytes: int) -> _Region:
         class_bytes + (HUGE_PAGE_BYTES if is_huge else 0),
         flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS,
     )
+    address: int = np.frombuffer(mapping, np.uint8).ctypes.data
     lead_bytes = 0
     if is_huge:
-        address = np.frombuffer(mapping, np.uint8).ctypes.data
         lead_bytes = -address % HUGE_PAGE_BYTES
         with contextlib.suppress(OSError):  # a kernel without huge pages loses the advice only
             mapping.madvise(mmap.MADV_HUGEPAGE)
-    return _Region(class_bytes, mapping, lead_bytes)
+    return _Region(class_bytes, mapping, address + lead_bytes, lead_bytes)
+
+
+class _Loan(weakref.ref[Bytes]):
+    """Gives a region back when its lease dies; `weakref.finalize` takes several times as long."""
+
+    __slots__ = ("pool", "region")
+
+    pool: BufferPool
+    region: _Region
+    open: ClassVar[dict[int, _Loan]] = {}  # nobody else keeps them
+
+    @classmethod
+    def begin(cls, lease: Bytes, pool: BufferPool, region: _Region) -> None:
+        """From now on the region is the pool's again when nothing reaches its memory."""
+        loan = cls(lease, cls._end)
+        loan.pool, loan.region = pool, region
+        cls.open[id(loan)] = loan
+
+    @staticmethod
+    def _end(loan: _Loan) -> None:
+        del loan.open[id(loan)]
+        loan.pool._give_back(loan.region)
 
 
 class Buffer:
@@ -102,11 +128,11 @@ class Buffer:
     The pool hands the memory out again only when every tensor and array made from it is gone too.
     """
 
-    def __init__(self, lease: Bytes, length_bytes: int) -> None:
+    def __init__(self, lease: Bytes, address: int, length_bytes: int) -> None:
         self._lease: Bytes | None = lease
         self.length_bytes = length_bytes
         self.capacity_bytes = lease.nbytes
-        self.address: int = lease.ctypes.data
+        self.address = address
 
     @property
     def memory(self) -> Bytes:
@@ -131,7 +157,7 @@ class Buffer:
         if needed_bytes == 0:
             return torch.empty(tuple(shape), dtype=dtype)
         flat = torch.frombuffer(self.memory, dtype=dtype, count=count, offset=offset_bytes)
-        return flat.view(tuple(shape))
+        return flat if len(shape) == 1 else flat.view(tuple(shape))
 
     def release(self) -> None:
         """Give the memory back; again is harmless."""
@@ -239,8 +265,8 @@ class BufferPool:
         finally:
             self._turn.release()
         lease = region.lease()
-        weakref.finalize(lease, self._give_back, region).atexit = False
-        return Buffer(lease, length_bytes)
+        _Loan.begin(lease, self, region)
+        return Buffer(lease, region.address, length_bytes)
 
     def trim(self, mapped_bytes: int) -> None:
         """Unmap what is free, the longest unused first, until `mapped_bytes` are mapped at most."""
