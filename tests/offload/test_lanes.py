@@ -85,7 +85,7 @@ def test_slots_that_nothing_reads_any_more_are_given_back(lanes):
     tickets = record.load.tickets
     lanes.reads.drain(tickets, record.slots)
     for ticket in tickets:
-        ticket._finished.wait(10)
+        ticket._await_finish(10)
     lanes.reads.finish_drained()
     assert lanes.spools.used_bytes == 0
 

@@ -228,6 +228,18 @@ def test_the_meter_sees_what_is_moved_and_kept(x, tmp_path):
     assert meter.peak_kept_bytes >= counts.peak_live_bytes
 
 
+def test_no_thread_is_woken_for_a_ticket_and_none_is_forgotten(x, tmp_path):
+    offload = small_offload(tmp_path)
+    with offload:
+        deep(x).backward()
+    offload.store.wait_until_idle()
+    assert offload.report().counts.written_bytes > 0
+    for lane in (offload.store.reads, offload.store.writes):
+        assert lane.engine.is_polled
+        assert not getattr(lane.engine, "_tickets", None)  # the ring's: it keeps those not settled
+    offload.close()
+
+
 def test_a_closed_context_says_so(x, tmp_path):
     offload = small_offload(tmp_path)
     with offload:

@@ -65,6 +65,35 @@ def injected() -> Iterator[InjectedEngine]:
 
 
 @needs_uring
+def test_the_ticket_of_a_polled_engine_is_finished_by_whoever_asks(tmp_path):
+    polled, listened_to = [], threading.Event()
+    with UringEngine() as engine, open_file(tmp_path, "scratch") as file:
+        engine.is_polled = True
+        first = engine.write(file, 0, np.ones(4096, np.uint8))
+        first.add_done_callback(polled.append)
+        while engine.stats().in_flight_bytes:
+            pass
+        # The listening thread takes what ended in turn: had it heard of the first, it would tell.
+        engine.is_polled = False
+        second = engine.write(file, 4096, np.ones(4096, np.uint8))
+        second.add_done_callback(lambda _: listened_to.set())
+        assert listened_to.wait(PATIENCE_SECONDS)
+        assert polled == []
+        assert first.done
+        assert polled == [first]
+
+
+@needs_uring
+def test_a_polled_ticket_that_nobody_asked_about_ends_with_its_engine(tmp_path):
+    with UringEngine() as engine, open_file(tmp_path, "scratch") as file:
+        engine.is_polled = True
+        ticket = engine.write(file, 0, np.ones(4096, np.uint8))
+        while engine.stats().in_flight_bytes:
+            pass
+    assert ticket.result() == 4096
+
+
+@needs_uring
 class TestCompletions:
     """What the kernel answers rarely, it answers here."""
 

@@ -91,6 +91,8 @@ class ActivationStore:
         self.lock = threading.RLock()
         self.counts = Counts()
         self.payloads = Payloads(codec, self.counts)
+        # Every event here asks what is done: nobody else has to be woken for it.
+        reader.is_polled = writer.is_polled = True
         self.writes = WriteLane(
             writer, spools, self.counts, raises_when_full=raises_when_full, wear=wear
         )
@@ -399,6 +401,7 @@ class ActivationStore:
                 # moment after it is done with it.
                 patience -= 1
                 time.sleep(PATIENCE_SECONDS)
+                self.reads.finish_drained()
                 self._count_recomputed()
 
     def _let_go(self, wanted: Record | None) -> bool:

@@ -102,8 +102,7 @@ class Batch(NamedTuple):
     positions_bytes: Int64Array
 
 
-@dataclass(frozen=True)
-class Request:
+class Request(NamedTuple):
     """What was asked of an engine, checked and with its memory found."""
 
     action: Action
@@ -121,7 +120,7 @@ class Request:
         return self.action == "write"
 
     @property
-    def count(self) -> int:
+    def range_count(self) -> int:
         """How many ranges."""
         return 1 if self.batch is None else len(self.batch.offsets_bytes)
 
@@ -138,17 +137,18 @@ class Ticket:
         self.failures: tuple[Failure, ...] = ()
         self._engine = engine
         self._request: Request | None = request
-        self._count = request.count
+        self._count = request.range_count
         self._moved_bytes = 0
         self._error: Exception | None = None
-        self._finished = threading.Event()
+        self._is_finished = False
+        self._finished: threading.Event | None = None  # made by the first who sleeps until then
         self._callbacks: list[Callable[[Ticket], None]] | None = []
         self._generation = _generation
 
     @property
     def done(self) -> bool:
         """Whether `wait` would return, or raise, at once."""
-        if self._finished.is_set():
+        if self._is_finished:
             return True
         self._require_same_process()
         return self._engine._is_done(self)
@@ -159,7 +159,7 @@ class Ticket:
         `StorageError` names file, range and errno; `ShortReadError` when the file ended early;
         `WaitTimeoutError` when it is not done in time, in which case waiting again is fine.
         """
-        if not self._finished.is_set():
+        if not self._is_finished:
             self._require_same_process()
             started = time.perf_counter()
             is_done = self._engine._wait_for(self, timeout_seconds)
@@ -201,11 +201,23 @@ class Ticket:
             places = ("memory", "disk") if request.is_write else ("disk", "memory")
             record_move(*places, moved_bytes, self.why, self._count)
         request.file.drop()
-        self._finished.set()
         with _callback_lock:
+            self._is_finished = True
+            finished = self._finished
             callbacks, self._callbacks = self._callbacks or [], None
+        if finished is not None:
+            finished.set()
         for callback in callbacks:
             self._call(callback)
+
+    def _await_finish(self, timeout_seconds: float | None) -> bool:
+        """Sleep until `_finish` was called; false when the time was up before."""
+        with _callback_lock:
+            if self._is_finished:
+                return True
+            if self._finished is None:
+                self._finished = threading.Event()
+        return self._finished.wait(timeout_seconds)
 
     def _call(self, callback: Callable[[Ticket], None]) -> None:
         try:
@@ -225,7 +237,7 @@ class Ticket:
         return f"{self.action} of {self.path} ({many}{self.length_bytes:,} bytes)"
 
     def __repr__(self) -> str:
-        state = "failed" if self._error else "done" if self._finished.is_set() else "under way"
+        state = "failed" if self._error else "done" if self._is_finished else "under way"
         return f"Ticket({self._describe()}, {state})"
 
 
@@ -235,6 +247,9 @@ class StorageEngine(ABC):
     name = "storage"
     reports_moves = True  # false where an engine inside this one does
     moves_memory = True  # whether transfers under way touch memory that a fork would share
+    # Set by an owner who asks every ticket of a single range whether it is done, or waits for it. Then
+    # nothing wakes a thread when it is: it is finished, and its callbacks are called, when asked.
+    is_polled = False
 
     def __init__(self) -> None:
         _engines.add(self)
@@ -365,10 +380,10 @@ class StorageEngine(ABC):
         """After a fork, in the parent."""
 
     def _is_done(self, ticket: Ticket) -> bool:
-        return ticket._finished.is_set()
+        return ticket._is_finished
 
     def _wait_for(self, ticket: Ticket, timeout_seconds: float | None) -> bool:
-        return ticket._finished.wait(timeout_seconds)
+        return ticket._await_finish(timeout_seconds)
 
     def __enter__(self) -> StorageEngine:
         return self

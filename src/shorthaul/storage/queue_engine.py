@@ -51,7 +51,7 @@ class Job:
     @property
     def total(self) -> int:
         """What `handed_out` grows to."""
-        return self.request.length_bytes if self.request.batch is None else self.request.count
+        return self.request.length_bytes if self.request.batch is None else self.request.range_count
 
     def add_failure(self, transfer: Transfer, moved_bytes: int, code: int) -> None:
         """Keep one failure for each range: the one nearest its beginning."""
@@ -168,7 +168,7 @@ class QueueEngine(StorageEngine):
                 self._asked[request.action] + 1,
                 view_memory(request.span),
             )
-            self._asked[request.action] += request.count
+            self._asked[request.action] += request.range_count
             self._jobs[ticket] = job
             if job.total:
                 self._queues[request.priority].append(job)
@@ -461,7 +461,7 @@ class OuterEngine(QueueEngine):
         """Have the inner engine do part of a request, and wait; failures are in the ticket."""
         job.request.file.hold(is_held=True)
         part = {"batch": None, "length_bytes": length_bytes} | changes
-        ticket = self.inner._submit(replace(job.request, **part))
+        ticket = self.inner._submit(job.request._replace(**part))
         self.inner._wait_for(ticket, None)
         if not ticket.failures:
             ticket.wait()  # raises where it was cut short: the inner engine was closed

@@ -146,6 +146,7 @@ struct Job {
     File file{};
     uint8_t* memory = nullptr;
     int64_t bytes = 0;
+    bool is_polled = false;  // whoever asked looks for its end: the listening thread is let sleep
     std::vector<Range> ranges;
 
     // The worker's: what to hand out next, and what came of the rest.
@@ -440,7 +441,7 @@ class Engine {
         job.state.store(state);
         if (job.waiters > 0) {
             wake_all(job.state);
-        } else {
+        } else if (!job.is_polled) {
             finished_.push_back(job.id);
             finished_word_.fetch_add(1);
             if (is_listening_) {
@@ -918,7 +919,7 @@ void* ring_open(int64_t depth, int64_t in_flight_limit, int64_t piece_bytes, int
 
 int64_t ring_submit(void* engine, int64_t id, int64_t is_write, int64_t priority, int64_t direct,
                     int64_t buffered, int64_t alignment, int64_t memory_alignment, void* memory,
-                    int64_t offset, int64_t length, int64_t can_wait) {
+                    int64_t offset, int64_t length, int64_t is_polled, int64_t can_wait) {
     auto job = std::make_shared<Job>();
     job->id = id;
     job->is_write = is_write != 0;
@@ -926,6 +927,7 @@ int64_t ring_submit(void* engine, int64_t id, int64_t is_write, int64_t priority
     job->file = {static_cast<int>(direct), static_cast<int>(buffered), alignment, memory_alignment};
     job->memory = static_cast<uint8_t*>(memory);
     job->bytes = length;
+    job->is_polled = is_polled != 0;
     job->ranges.push_back({offset, length, 0});
     return at(engine).submit(std::move(job), can_wait != 0);
 }

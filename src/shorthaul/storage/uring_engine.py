@@ -66,7 +66,7 @@ _FILE = "direct buffered alignment memory_alignment"
 _QUICK = (
     _function(
         "ring_submit",
-        f"engine* id is_write priority {_FILE} memory* offset length can_wait",
+        f"engine* id is_write priority {_FILE} memory* offset length is_polled can_wait",
         "int64",
     ),
     _function("ring_facts", "engine* id facts*", "int64"),
@@ -262,7 +262,7 @@ class UringEngine(StorageEngine):
         started = time.perf_counter()
         if batch is None:
             first = (ring, number, request.is_write, request.priority, *places)
-            rest = (span.address, request.offset_bytes, request.length_bytes)
+            rest = (span.address, request.offset_bytes, request.length_bytes, self.is_polled)
             failed = self._library.ring_submit(*first, *rest, False)
             if failed != -errno.EAGAIN:
                 return int(failed)
@@ -271,7 +271,7 @@ class UringEngine(StorageEngine):
         else:
             addresses = (each.ctypes.data for each in batch)
             values = (ring, number, request.is_write, request.priority, *places, span.address)
-            counts = (request.length_bytes, request.count)
+            counts = (request.length_bytes, request.range_count)
             arguments = (*values, *counts, *addresses)
             while (failed := self._library.ring_submit_many(*arguments)) == -errno.EINTR:
                 pass
@@ -282,15 +282,15 @@ class UringEngine(StorageEngine):
         assert isinstance(ticket, UringTicket)
         started = time.monotonic()
         left = -1 if timeout_seconds is None else max(0, round(timeout_seconds * 1e9))
-        while not ticket._finished.is_set():
+        while not ticket._is_finished:
             try:
                 outcome = self._library.ring_wait(self._ring, ticket.number, left)
             finally:
                 self._settle(ticket.number)  # also when a signal's handler raises here
             if outcome == -errno.ENOENT:
-                ticket._finished.wait()  # another thread is settling it
+                ticket._await_finish(None)  # another thread is settling it
             elif outcome == 0:
-                return ticket._finished.is_set()
+                return ticket._is_finished
             elif timeout_seconds is not None:
                 left = max(0, round((started + timeout_seconds - time.monotonic()) * 1e9))
         return True
@@ -298,7 +298,7 @@ class UringEngine(StorageEngine):
     def _is_done(self, ticket: Ticket) -> bool:
         assert isinstance(ticket, UringTicket)
         self._settle(ticket.number)
-        return ticket._finished.is_set()
+        return ticket._is_finished
 
     def _listen(self, ring: int) -> None:
         """Settle tickets that end while nobody waits for them."""
@@ -336,7 +336,7 @@ class UringEngine(StorageEngine):
 
     def cancel(self, ticket: Ticket) -> bool:
         """Withdraw a request of which nothing has started."""
-        if not isinstance(ticket, UringTicket) or ticket._finished.is_set():
+        if not isinstance(ticket, UringTicket) or ticket._is_finished:
             return False
         ticket._require_same_process()
         is_cancelled = bool(self._library.ring_cancel(self._ring, ticket.number))
