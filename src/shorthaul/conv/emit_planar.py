@@ -109,6 +109,14 @@ _LOOPS = """\
                 sums, vectors * lanes, block.planes + row * row_step + vector * lanes, row_step,
                 weights + (group * channel_tiles + tile) * shape.window_values() * tile_channels,
                 bias == nullptr ? nullptr : bias + first_channel, shape);
+            if constexpr (channels_last && count > 1 && count <= lanes) {
+              for (int v = 0; v < vectors; ++v) {
+                block.template finish_pixels<count, Activation>(
+                    output, residual, first_channel, adjacent ? row : row + v, adjacent ? (vector + v) * lanes : 0,
+                    sums + v * lanes, vectors * lanes, all_channels, sizes);
+              }
+              return;
+            }
             for (int channel = 0; channel < count; ++channel) {
               const int64_t out_channel = first_channel + channel;
               const real* of_channel = sums + channel * vectors * lanes;

@@ -246,14 +246,17 @@ def plan_planes(task: WindowTask, schedule: ConvSchedule, threads: int) -> Block
         return _even_part(height, rows)
 
     # Rows and columns at the edges of a block are packed again by its neighbour: of the widths that
-    # fill register tiles, the one that packs the fewest values per output.
+    # fill register tiles, the one that reads the fewest values of the image.
     tile = schedule.vectors * lanes
     widths = {width} | {tile * count for count in (1, 2, 4, 8, 16, 32) if tile * count < width}
     fitting = [each for each in widths if planes_bytes(1, each) <= 2 * budget] or [min(widths)]
-    columns = min(
-        sorted(fitting, reverse=True),
-        key=lambda each: planes_bytes(largest_rows(each), each) / (largest_rows(each) * each),
-    )
+
+    def values_read(columns: int) -> float:
+        rows = largest_rows(columns)
+        band = (rows - 1) * shape.stride[1] + (shape.kernel[1] - 1) * shape.dilation[1] + 1
+        return -(-width // columns) * ((columns - 1) * shape.stride[2] + reach) * band / rows
+
+    columns = min(sorted(fitting, reverse=True), key=values_read)
     rows = largest_rows(columns)
     # Some blocks for each thread even out the load, as long as a block is worth its packing.
     others = task.batch * task.out_sizes[0] * -(-width // columns) * shape.groups
@@ -264,6 +267,7 @@ def plan_planes(task: WindowTask, schedule: ConvSchedule, threads: int) -> Block
     pieces = (
         shape.kernel[0] * shape.kernel[1] * shape.kernel[2] * 8,
         phases * pitch * 4,
+        phases * 32,
         planes_bytes(rows, columns),
         64,
     )

@@ -25,6 +25,11 @@ struct PlanarLayout {
   }
 };
 
+// The columns of a packed row that have a value of the image, and of these the most that run side by side.
+struct PlanarStretch {
+  int64_t first, last, begin, end;  // [first, last), [begin, end)
+};
+
 constexpr int64_t small_bytes = 24 * 1024;  // of a first-level cache of 32 KiB
 
 template <class Value, bool channels_last>
@@ -35,6 +40,7 @@ struct PlanarBlock {
   const int64_t block_rows, block_columns;
   int64_t* tap_offsets;
   int32_t* column_sources;  // [phase][pitch]
+  PlanarStretch* stretches;       // [phase]
   real* planes;
   int64_t image = 0, depth = 0, first_row = 0, rows = 0, first_column = 0, columns = 0;
   int64_t mapped_block = -1;
@@ -52,6 +58,7 @@ struct PlanarBlock {
     const int64_t taps = shape.window_rows() * shape.kernel_w;
     tap_offsets = reinterpret_cast<int64_t*>(take(taps * sizeof(int64_t)));
     column_sources = reinterpret_cast<int32_t*>(take(layout.phases * layout.pitch * sizeof(int32_t)));
+    stretches = reinterpret_cast<PlanarStretch*>(take(layout.phases * sizeof(PlanarStretch)));
     planes = reinterpret_cast<real*>(memory);
     for (int64_t tap = 0; tap < taps; ++tap) {
       const int64_t column = tap / shape.window_rows() * shape.dilation_w;
@@ -96,7 +103,7 @@ struct PlanarBlock {
             }
           } else if constexpr (channels_last) {
             pack_row_from_pixels(to, input + (image * sizes.in_plane() + at) * all_channels + first_channel,
-                                 shape.in_channels, all_channels);
+                                 shape.in_channels, all_channels, all_channels - first_channel - shape.in_channels);
           } else {
             pack_row_from_plane(to, input + (image * all_channels + first_channel + channel) * sizes.in_plane() + at, shape.stride_w, sizes.in_w);
           }
@@ -119,7 +126,21 @@ struct PlanarBlock {
         column_sources[phase * layout.pitch + column] =
             is_needed ? int32_t(source_or_zero(position, sizes)) : -1;
       }
+      stretches[phase] = find_stretch(column_sources + phase * layout.pitch, shape.stride_w);
     }
+  }
+
+  PlanarStretch find_stretch(const int32_t* source, int64_t stride) const {
+    PlanarStretch found{layout.pitch, 0, 0, 0};
+    for (int64_t begin = 0, end; begin < layout.pitch; begin = end) {
+      end = begin + 1;
+      if (source[begin] < 0) continue;
+      while (end < layout.pitch && source[end] == source[end - 1] + stride) ++end;
+      if (end - begin > found.end - found.begin) found.begin = begin, found.end = end;
+      found.first = std::min(found.first, begin);
+      found.last = end;
+    }
+    return found;
   }
 
   static int64_t source_or_zero(int64_t position, const Sizes& sizes) {
@@ -131,21 +152,47 @@ struct PlanarBlock {
     for (int64_t phase = 0; phase < layout.phases; ++phase) {
       const int32_t* source = column_sources + phase * layout.pitch;
       real* row = to + phase * layout.pitch;
-      for (int64_t column = 0; column < layout.pitch; column += lanes) {
-        const int32_t first = source[column];
-        const bool is_inner = first >= 0 && source[column + lanes - 1] == first + (lanes - 1) * stride;
-        if (is_inner && stride == 1) {
-          store(row + column, Value::load(from + first));
-        } else if (is_inner && stride == 2 && first + 2 * lanes <= width) {
-          store(row + column, every_second(Value::load(from + first), Value::load(from + first + lanes),
-                                           std::make_integer_sequence<int, lanes>{}));
-        } else {
-          for (int lane = 0; lane < lanes; ++lane) {
-            const int32_t each = source[column + lane];
-            row[column + lane] = each < 0 ? 0 : Value::widen(from[each]);
-          }
+      for (int64_t column = 0; column < layout.pitch; column += lanes) store(row + column, vec{});
+      const PlanarStretch& inner = stretches[phase];
+      const auto pack_some = [&](int64_t begin, int64_t end) {
+        for (int64_t column = begin; column < end; ++column) {
+          if (source[column] >= 0) row[column] = Value::widen(from[source[column]]);
         }
+      };
+      int64_t packed = inner.begin;
+      if (inner.end - inner.begin >= lanes) {
+        const int64_t first = source[inner.begin];
+        if (stride == 1) packed = pack_inner<1>(row, from + first, inner, width - first);
+        if (stride == 2) packed = pack_inner<2>(row, from + first, inner, width - first);
+        if (stride == 4) packed = pack_inner<4>(row, from + first, inner, width - first);
       }
+      pack_some(inner.first, inner.begin);
+      pack_some(packed, inner.last);
+    }
+  }
+
+  // As many of the inner columns as whole vectors of the row give, of which `left` values are left. The last
+  // vector overlaps the one before it.
+  template <int stride>
+  static SHORTHAUL_INLINE int64_t pack_inner(real* row, const value* from, const PlanarStretch& inner, int64_t left) {
+    const int64_t count = std::min(inner.end - inner.begin, left / stride);
+    if (count < lanes) return inner.begin;
+    for (int64_t column = 0; column < count; column += lanes) {
+      const int64_t at = std::min(column, count - lanes);
+      store(row + inner.begin + at, load_every<stride>(from + at * stride));
+    }
+    return inner.begin + count;
+  }
+
+  // Every `stride`-th value, as many as a vector has lanes.
+  template <int stride>
+  static SHORTHAUL_INLINE vec load_every(const value* from) {
+    if constexpr (stride == 1) {
+      return Value::load(from);
+    } else {
+      constexpr int half = stride / 2;
+      return every_second(load_every<half>(from), load_every<half>(from + half * lanes),
+                          std::make_integer_sequence<int, lanes>{});
     }
   }
 
@@ -154,25 +201,22 @@ struct PlanarBlock {
     return __builtin_shufflevector(left, right, (2 * lane)...);
   }
 
-  void pack_row_from_pixels(real* to, const value* from, int64_t channels, int64_t all_channels) const {
+  // `following`: channels of other groups that follow these in each pixel.
+  void pack_row_from_pixels(real* to, const value* from, int64_t channels, int64_t all_channels, int64_t following) const {
     const int64_t positions = layout.phases * layout.pitch;
-    int64_t channel = 0;
-    for (; channel + lanes <= channels; channel += lanes) {
+    for (int64_t channel = 0; channel < channels; channel += lanes) {
+      const int64_t present = channels - channel < lanes ? channels - channel : lanes;
+      // Few channels are read with those behind them, which are not stored; not behind the last pixel.
+      const bool reads_whole = present == lanes || present + following >= lanes;
       for (int64_t column = 0; column < positions; column += lanes) {
         vec block[lanes];
         for (int lane = 0; lane < lanes; ++lane) {
           const int32_t source = column_sources[column + lane];
-          block[lane] = source < 0 ? vec{} : Value::load(from + source * all_channels + channel);
+          const value* pixel = from + source * all_channels + channel;
+          block[lane] = source < 0 ? vec{} : reads_whole ? Value::load(pixel) : load_part<Value>(pixel, present);
         }
         transpose(block);
-        for (int lane = 0; lane < lanes; ++lane) store(to + (channel + lane) * layout.plane + column, block[lane]);
-      }
-    }
-    if (channel == channels) return;
-    for (int64_t column = 0; column < positions; ++column) {
-      const int32_t source = column_sources[column];
-      for (int64_t rest = channel; rest < channels; ++rest) {
-        to[rest * layout.plane + column] = source < 0 ? 0 : Value::widen(from[source * all_channels + rest]);
+        for (int lane = 0; lane < present; ++lane) store(to + (channel + lane) * layout.plane + column, block[lane]);
       }
     }
   }
@@ -257,6 +301,22 @@ struct PlanarBlock {
     const int64_t start = line + (first_column + column) * sizes.step_w + sizes.first_w;
     return channels_last ? (image * sizes.out_plane() + start) * all_channels + channel
                          : (image * all_channels + channel) * sizes.out_plane() + start;
+  }
+
+  // Finishes one vector of outputs of `count` neighbouring channels, from column `column` of a row on: they are
+  // transposed, so that the channels of a pixel leave together. Channel `i` of `sums` is `step` values on.
+  template <int count, class Activation>
+  void finish_pixels(value* output, const value* residual, int64_t channel, int64_t row, int64_t column,
+                     const real* sums, int64_t step, int64_t all_channels, const Sizes& sizes) const {
+    vec block[lanes] = {};
+#pragma GCC unroll 16
+    for (int each = 0; each < count; ++each) block[each] = load(sums + each * step);
+    transpose(block);
+    int64_t at = output_offset(channel, row, column, all_channels, sizes);
+    const int64_t present = std::min<int64_t>(columns - column, lanes);
+    for (int64_t lane = 0; lane < present; ++lane, at += sizes.step_w * all_channels) {
+      finish<Value, Activation>(output, residual, at, block[lane], count);
+    }
   }
 
   // Finishes `vectors` neighbouring vectors of one channel, from column `column` of a row on.
