@@ -20,7 +20,7 @@ def move(codec: str | None, tensor: torch.Tensor) -> tuple[torch.Tensor, Record,
     )
     with BufferPool("1MiB") as pool:
         payload = payloads.make(tensor, key)
-        buffer = pool.take(payload.content.numel())
+        buffer = pool.take(payload.length_bytes)
         payloads.fill(record, buffer, payload, tensor)
         assert payloads.is_intact(record, buffer)
         storage = payloads.open(record, buffer, pool.take)

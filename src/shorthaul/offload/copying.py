@@ -7,16 +7,14 @@ push out what the next layer needs.
 
 from __future__ import annotations
 
+import ctypes
 import zlib
-
-import torch
 
 from shorthaul.jit import (
     CppSource,
-    DimensionArgument,
     Function,
     KernelFunction,
-    TensorArgument,
+    NumberArgument,
     ThreadsArgument,
     can_use_kernels,
     load_kernel,
@@ -98,21 +96,24 @@ int64_t sum_pieces(const uint8_t* source, uint8_t* target, int64_t bytes, int64_
 
 }  // namespace
 
-int64_t copy_and_sum(const uint8_t* source, uint8_t* target, int64_t bytes, int64_t threads) {
-  return sum_pieces(source, target, bytes, threads);
+int64_t copy_and_sum(void* source, void* target, int64_t bytes, int64_t threads) {
+  return sum_pieces(static_cast<uint8_t*>(source), static_cast<uint8_t*>(target), bytes, threads);
 }
 
-int64_t sum_only(const uint8_t* source, int64_t bytes, int64_t threads) {
-  return sum_pieces(source, nullptr, bytes, threads);
+int64_t sum_only(void* source, int64_t bytes, int64_t threads) {
+  return sum_pieces(static_cast<uint8_t*>(source), nullptr, bytes, threads);
 }
 """
 
 
 def emit_copying() -> CppSource:
-    """The kernel: `copy_and_sum` into memory aligned to 32 bytes, and `sum_only`."""
-    source = TensorArgument("source", torch.uint8, ("bytes",))
-    target = TensorArgument("target", torch.uint8, ("bytes",), is_written=True)
-    size, threads = DimensionArgument("bytes"), ThreadsArgument()
+    """The kernel: `copy_and_sum` into memory aligned to 32 bytes, and `sum_only`.
+
+    By address: making tensors of a range and of a buffer, only to have them checked, took as long as
+    handing the request to the disk.
+    """
+    source, target = NumberArgument("source", "address"), NumberArgument("target", "address")
+    size, threads = NumberArgument("bytes", "int64"), ThreadsArgument()
     return CppSource(
         "offload_copy",
         _TEXT,
@@ -124,7 +125,7 @@ def emit_copying() -> CppSource:
 
 
 class Copier:
-    """Copies bytes and sums them: by the kernel, or by PyTorch and zlib where none can be built."""
+    """Copies bytes and sums them: by the kernel, or by the C library and zlib where none can be built."""
 
     def __init__(self) -> None:
         self._copy_and_sum: KernelFunction | None = None
@@ -133,15 +134,15 @@ class Copier:
             kernel = load_kernel(emit_copying())
             self._copy_and_sum, self._sum_only = kernel.copy_and_sum, kernel.sum_only
 
-    def copy_and_sum(self, source: torch.Tensor, target: torch.Tensor) -> int:
-        """Copy the bytes of `source` to `target` (aligned to 32 bytes); returns their checksum."""
+    def copy_and_sum(self, source: int, target: int, length_bytes: int) -> int:
+        """Copy bytes from one address to another (aligned to 32 bytes); returns their checksum."""
         if self._copy_and_sum is not None:
-            return int(self._copy_and_sum(source, target))
-        target.copy_(source)
-        return self.sum_only(target)
+            return int(self._copy_and_sum(source, target, length_bytes))
+        ctypes.memmove(target, source, length_bytes)
+        return self.sum_only(target, length_bytes)
 
-    def sum_only(self, source: torch.Tensor) -> int:
+    def sum_only(self, source: int, length_bytes: int) -> int:
         """The checksum that `copy_and_sum` gives for the same bytes."""
         if self._sum_only is not None:
-            return int(self._sum_only(source))
-        return zlib.crc32(source.numpy().data)
+            return int(self._sum_only(source, length_bytes))
+        return zlib.crc32((ctypes.c_char * length_bytes).from_address(source))

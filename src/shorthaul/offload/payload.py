@@ -21,10 +21,12 @@ COMPARED_EVERY = 16
 
 
 class Payload(NamedTuple):
-    """The bytes to write for a range, and the codec that made them if it is not the range itself."""
+    """The bytes to write for a range: the range itself, or what a codec packed it into."""
 
-    content: torch.Tensor
-    codec: Codec | None
+    address: int
+    length_bytes: int
+    codec: Codec | None = None
+    packed: torch.Tensor | None = None  # keeps the bytes at the address, where a codec made them
 
 
 class Payloads:
@@ -37,34 +39,37 @@ class Payloads:
 
     def make(self, tensor: torch.Tensor, key: StorageKey) -> Payload:
         """The bytes of the range, or fewer where a codec makes them fewer."""
-        plain = bytes_of_range(tensor, key)
+        storage = tensor.untyped_storage()
+        assert key.start_bytes + key.length_bytes <= storage.nbytes(), "a range is in its storage"
+        plain = Payload(storage.data_ptr() + key.start_bytes, key.length_bytes)
         codec = self.codec
         if codec is None or key.length_bytes % tensor.itemsize:
-            return Payload(plain, None)
-        numbers = _as_rows(plain.view(tensor.dtype), tensor.shape[-1:])
+            return plain
+        numbers = _as_rows(bytes_of_range(tensor, key).view(tensor.dtype), tensor.shape[-1:])
         packed = codec.compress(numbers)
         if packed.numel() >= SMALLEST_GAIN * key.length_bytes:
-            return Payload(plain, None)
+            return plain
         if not codec.is_lossless and self._counts.compressed % COMPARED_EVERY == 0:
             error = measure_distortion(codec, numbers).relative
             self._counts.worst_activation_error = max(self._counts.worst_activation_error, error)
         self._counts.compressed += 1
         self._counts.compressed_bytes += key.length_bytes - packed.numel()
-        return Payload(packed, codec)
+        return Payload(packed.data_ptr(), packed.numel(), codec, packed)
 
     def fill(self, record: Record, buffer: Buffer, payload: Payload, tensor: torch.Tensor) -> None:
         """Copy a payload of `tensor` into the record's buffer, with the sums to know it by."""
-        record.buffer, record.payload_bytes = buffer, payload.content.numel()
+        assert payload.length_bytes <= buffer.length_bytes, "a buffer is as long as its payload"
+        record.buffer, record.payload_bytes = buffer, payload.length_bytes
         record.codec, record.dtype, record.row = payload.codec, tensor.dtype, tensor.shape[-1:]
-        target = buffer.tensor(torch.uint8, (record.payload_bytes,))
-        record.checksum = record.content_sum = self._copier.copy_and_sum(payload.content, target)
+        record.checksum = record.content_sum = self._copier.copy_and_sum(
+            payload.address, buffer.address, payload.length_bytes
+        )
         if payload.codec is not None:
             record.content_sum = self.sum_of(bytes_of_range(tensor, record.key))
 
     def is_intact(self, record: Record, buffer: Buffer) -> bool:
         """Whether what came back is what went."""
-        content = buffer.tensor(torch.uint8, (record.payload_bytes,))
-        return self.sum_of(content) == record.checksum
+        return self._copier.sum_only(buffer.address, record.payload_bytes) == record.checksum
 
     def open(
         self, record: Record, buffer: Buffer, take: Callable[[int], Buffer]
@@ -80,7 +85,7 @@ class Payloads:
 
     def sum_of(self, content: torch.Tensor) -> int:
         """The sum that tells these bytes from others."""
-        return self._copier.sum_only(content)
+        return self._copier.sum_only(content.data_ptr(), content.numel())
 
 
 def _as_rows(flat: torch.Tensor, row: Sequence[int]) -> torch.Tensor:

@@ -202,7 +202,7 @@ class ActivationStore:
             if self.devices is not None and self.devices.takes(tensor):
                 return self._offload_from(self.devices, tensor, key, scope, position)
             payload = self.payloads.make(tensor, key)
-            length_bytes = payload.content.numel()
+            length_bytes = payload.length_bytes
             if payload.codec is not None and self._can_stay_packed(length_bytes):
                 return self._keep_packed(tensor, key, payload, scope, position)
             slots = self.writes.take_slots(length_bytes)
@@ -250,7 +250,7 @@ class ActivationStore:
     def _keep_packed(
         self, tensor: torch.Tensor, key: StorageKey, payload: Payload, scope: str, position: int
     ) -> Record:
-        buffer = self._take_buffer(payload.content.numel(), is_store=False)
+        buffer = self._take_buffer(payload.length_bytes, is_store=False)
         record = self._make_record(tensor, key, State.KEPT, scope, position)
         self.payloads.fill(record, buffer, payload, tensor)
         record.packed_bytes = record.payload_bytes
