@@ -83,7 +83,9 @@ def test_slots_that_nothing_reads_any_more_are_given_back(lanes):
     lanes.writes.finish_oldest()
     lanes.reads.start(record, lanes.pool.take(SIZE), Priority.PREFETCH)
     tickets = record.load.tickets
-    lanes.reads.drain(tickets, record.slots)
+    assert lanes.reads.loading_bytes == SIZE
+    lanes.reads.drain(tickets, record.slots, record.size_bytes)
+    assert lanes.reads.loading_bytes == 0
     for ticket in tickets:
         ticket._await_finish(10)
     lanes.reads.finish_drained()

@@ -272,6 +272,21 @@ def test_many_small_records_are_not_all_read_ahead(x, tmp_path):
     assert offload.report().counts.prefetched > LONGEST_READ_AHEAD
 
 
+def test_reads_ahead_for_a_dropped_graph_are_no_longer_counted(x, tmp_path):
+    offload = small_offload(tmp_path)
+    store = offload.store
+    with offload:
+        offload.micro_batch(0)
+        loss = deep(x)
+    store.wait_until_idle()
+    offload.next_backward(0)
+    assert store.reads.loading_bytes == sum(each.size_bytes for each in store.reads.loading) > 0
+    del loss
+    store.settle()
+    assert store.reads.loading_bytes == 0
+    assert not store.reads.loading
+
+
 def test_what_several_nodes_use_is_read_once(x, tmp_path):
     def step() -> torch.Tensor:
         shared = (x * 2).tanh()  # used by its own backward and by each product below

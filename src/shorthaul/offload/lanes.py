@@ -210,6 +210,7 @@ class ReadLane:
     def __init__(self, engine: StorageEngine, spools: SpoolSet, counts: Counts) -> None:
         self.engine = engine
         self.loading: weakref.WeakSet[Record] = weakref.WeakSet()
+        self.loading_bytes = 0  # of their ranges, and of those that died and are not drained yet
         self._spools, self._counts = spools, counts
         self._draining: list[tuple[Tickets, Slots]] = []
 
@@ -218,6 +219,7 @@ class ReadLane:
         tickets = submit(self.engine, buffer, record.slots, is_write=False, priority=priority)
         record.load = Load(buffer, tickets)
         self.loading.add(record)
+        self.loading_bytes += record.size_bytes
 
     def finish(self, record: Record) -> Buffer:
         """The buffer with the record's payload, once all of it is there."""
@@ -225,6 +227,7 @@ class ReadLane:
         assert load is not None, "only a record that is loading can be finished"
         record.load = None
         self.loading.discard(record)
+        self.loading_bytes -= record.size_bytes
         try:
             wait_for(load.tickets, self._counts)
         except StorageError as error:
@@ -242,12 +245,14 @@ class ReadLane:
         load, record.load = record.load, None
         self.loading.discard(record)
         assert load is not None, "a record that is loading has a load"
+        self.loading_bytes -= record.size_bytes
         end_quietly(self.engine, load.tickets)
         load.buffer.release()
         return True
 
-    def drain(self, loads: Tickets, slots: Slots) -> None:
+    def drain(self, loads: Tickets, slots: Slots, loading_bytes: int) -> None:
         """Give slots back once the reads of a record that nobody needs are over."""
+        self.loading_bytes -= loading_bytes
         for ticket in loads:
             self.engine.cancel(ticket)
         self._draining.append((loads, slots))

@@ -12,8 +12,8 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Protocol
+from dataclasses import replace
+from typing import NamedTuple, Protocol
 
 from shorthaul.offload.planner import Measured, Plan, explain_drift, plan_step
 from shorthaul.offload.prefetch import ForwardPass, Place
@@ -25,8 +25,7 @@ from shorthaul.storage.buffer_pool import choose_class_bytes
 _log = logging.getLogger("shorthaul")
 
 
-@dataclass(frozen=True)
-class SavedTensor:
+class SavedTensor(NamedTuple):
     """What a policy is told about a storage that autograd is saving."""
 
     size_bytes: int
@@ -34,7 +33,7 @@ class SavedTensor:
     shape: tuple[int, ...]
     scope: str  # the modules around it, such as `GPT.Block.Linear`
     position: int  # how many were saved before it in this forward pass
-    place: Place = field(default_factory=Place)  # the same by regions
+    place: Place = Place()  # the same by regions
 
 
 class Policy(Protocol):

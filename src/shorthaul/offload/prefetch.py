@@ -51,7 +51,7 @@ class ForwardPass:
         self.shared: set[int] = set()  # positions saved again outside of the region they are in
         self.regions_entered = 0
         self.region_seconds: dict[int, float] = {}  # what one more run of it would take
-        self._counted: collections.Counter[Place] = collections.Counter()
+        self._counted: dict[tuple[int | None, int, bool], int] = {}  # by place, without number
         self._records: list[weakref.ref[Record]] = []
         self._seen: set[int] = set()
         self._order: list[int] | None = None
@@ -65,16 +65,17 @@ class ForwardPass:
 
     def place_of(self, storage: int, call: RegionCall | None) -> Place:
         """Where a storage that is packed next lies."""
-        if call is None:
-            group = Place(None, self.regions_entered)
-        else:
-            group = Place(call.index, call.index, storage in call.inputs)
-        return group._replace(number=self._counted[group])
+        region, before, is_input = None, self.regions_entered, False
+        if call is not None:
+            region, before, is_input = call.index, call.index, storage in call.inputs
+        number = self._counted.get((region, before, is_input), 0)
+        return Place(region, before, is_input, number)
 
     def add(self, record: Record, place: Place | None = None) -> None:
         """A record was packed."""
         place = place or self.place_of(record.key.storage, None)
-        self._counted[place._replace(number=0)] += 1
+        group = place[:3]
+        self._counted[group] = self._counted.get(group, 0) + 1
         self.places.append(place)
         self.sizes.append(record.size_bytes)
         self.names.append(f"{record.position}: {record.scope}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 from types import FrameType
 
@@ -22,5 +23,11 @@ def _class_of(frame: FrameType) -> str:
     if sys.version_info >= (3, 11):
         # Not by `f_locals`: before Python 3.13 that leaves a copy of all local variables with the
         # frame, which keeps activations alive that `forward` has deleted.
-        return ".".join(frame.f_code.co_qualname.split(".")[-2:-1])
+        return _class_in(frame.f_code.co_qualname)
     return type(frame.f_locals["self"]).__name__ if "self" in frame.f_locals else ""
+
+
+@functools.lru_cache(1024)
+def _class_in(qualified_name: str) -> str:
+    """The class of a method, from the method's own name such as `nn.Linear.forward`."""
+    return ".".join(qualified_name.split(".")[-2:-1])

@@ -16,6 +16,7 @@ time that anybody could use the room. The rules:
 from __future__ import annotations
 
 import collections
+import functools
 import threading
 import time
 import weakref
@@ -59,6 +60,7 @@ class _Remains:
     slots: Slots
     stores: Tickets
     loads: Tickets
+    loading_bytes: int
     counted_bytes: int
     packed_bytes: int
     original: StorageReference
@@ -264,7 +266,7 @@ class ActivationStore:
     def _make_record(
         self, tensor: torch.Tensor, key: StorageKey, state: State, scope: str, position: int
     ) -> Record:
-        label = f"{tensor.dtype} {tuple(tensor.shape)}".replace("torch.", "")
+        label = _describe(tensor.dtype, tensor.shape)
         original = StorageReference(tensor.untyped_storage())
         record = Record(key, label, scope, original, state, position, on_forgotten=self._forget)
         self._records[key] = record
@@ -314,10 +316,9 @@ class ActivationStore:
         Whoever asks has settled just before.
         """
         with self.lock:
-            loading = self.reads.loading
-            waiting_bytes = sum(each.size_bytes for each in loading)
+            waiting, waiting_bytes = len(self.reads.loading), self.reads.loading_bytes
             for record in records:
-                if len(loading) >= LONGEST_READ_AHEAD:
+                if waiting >= LONGEST_READ_AHEAD:
                     return
                 if not self._has_to_be_read(record):
                     continue
@@ -325,7 +326,7 @@ class ActivationStore:
                 if (waiting_bytes and is_over_window) or not self._has_room(record.size_bytes):
                     return
                 self._start_load(record, Priority.PREFETCH)
-                waiting_bytes += record.size_bytes
+                waiting, waiting_bytes = waiting + 1, waiting_bytes + record.size_bytes
                 self.counts.prefetched += 1
 
     def _has_to_be_read(self, record: Record) -> bool:
@@ -489,6 +490,7 @@ class ActivationStore:
                 record.slots,
                 record.stores,
                 () if record.load is None else record.load.tickets,
+                0 if record.load is None else record.size_bytes,
                 record.size_bytes if record.is_counted else 0,
                 record.packed_bytes,
                 record.original,
@@ -506,7 +508,7 @@ class ActivationStore:
             for ticket in remains.stores:
                 self.writes.engine.cancel(ticket)  # its slots come back with the store
         elif remains.slots:
-            self.reads.drain(remains.loads, remains.slots)
+            self.reads.drain(remains.loads, remains.slots, remains.loading_bytes)
 
     def _note_living(self, remains: _Remains) -> None:
         self._living[remains.key.storage] = remains.original
@@ -537,6 +539,12 @@ class ActivationStore:
     def _change_kept(self, length_bytes: int) -> None:
         self._kept_bytes += length_bytes
         record_kept(length_bytes, WHY)
+
+
+@functools.lru_cache(1024)
+def _describe(dtype: torch.dtype, shape: torch.Size) -> str:
+    """A tensor for people; there are few kinds of them in a model, and many tensors of each."""
+    return f"{dtype} {tuple(shape)}".replace("torch.", "")
 
 
 def _close_all(

@@ -216,7 +216,7 @@ class BufferPool:
     @property
     def in_use_bytes(self) -> int:
         """Bytes lent out, whether as buffers or as tensors that outlived them."""
-        if self._turn.acquire(blocking=False):
+        if not self._returned.empty() and self._turn.acquire(blocking=False):
             try:
                 self._collect()
             finally:
