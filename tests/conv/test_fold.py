@@ -131,6 +131,53 @@ def _fold_both() -> tuple[nn.Module, nn.Module, Fold]:
     return norm, relu, fold
 
 
+class PaddedBySize(nn.Module):
+    """Pads by the size it sees, as MobileNets do; above `limit` pixels it leaves out its norm."""
+
+    def __init__(self, channels: int, limit: int) -> None:
+        super().__init__()
+        self.conv, self.norm = nn.Conv2d(channels, 4, 3, stride=2), _trained_norm(4)
+        self.act, self.limit = nn.ReLU6(), limit
+
+    def forward(self, image: torch.Tensor) -> torch.Tensor:
+        height, width = image.shape[-2:]
+        pads = [2 if size % 2 else 1 for size in (width, height)]
+        image = self.conv(nn.functional.pad(image, (0, pads[0], 0, pads[1])))
+        return self.act(self.norm(image)) if image_fits(height, self.limit) else image
+
+
+def image_fits(size: int, limit: int) -> bool:
+    return size <= limit
+
+
+class TestFindingBySizes:
+    def test_an_example_gives_the_sizes_that_a_forward_asks_for(self) -> None:
+        model = nn.Sequential(PaddedBySize(3, 1000), PaddedBySize(4, 20)).eval()
+        image = torch.randn(2, 3, 21, 32)
+        assert find_folds(model) == {}
+        # The second one's path depends on them: not for the example's, but for larger ones.
+        found = find_folds(model, lambda: model(image))
+        assert found == {"0.conv": ("0.norm", "0.act")}
+
+    def test_only_where_they_are_always_the_same(self) -> None:
+        model = nn.Sequential(PaddedBySize(3, 1000)).eval()
+
+        def call_twice() -> None:
+            for size in (20, 24):
+                model(torch.randn(1, 3, size, size))
+
+        assert find_folds(model, call_twice) == {}
+
+    def test_replaced_it_computes_the_same_at_other_sizes(self) -> None:
+        model = nn.Sequential(PaddedBySize(3, 1000)).eval()
+        images = [torch.randn(2, 3, size, size + 3) for size in (20, 33)]
+        expected = [model(each) for each in images]
+        report = replace_convs(model, policy="always", fold=True, example=images[0])
+        assert "folded" in report.layers[0].note
+        for image, result in zip(images, expected, strict=True):
+            require_close(model(image), result)
+
+
 def test_work_is_passed_on_in_eval_mode_only() -> None:
     norm, relu, fold = _fold_both()
     image = torch.randn(2, 5, 3, 3)

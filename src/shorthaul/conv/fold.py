@@ -9,6 +9,8 @@ everything runs as it did.
 from __future__ import annotations
 
 import collections
+import itertools
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -127,20 +129,28 @@ def name_of(activation: nn.Module) -> str | None:
     return _ACTIVATIONS.get(_UNFOLDED.get(kind, kind))
 
 
-def find_folds(model: nn.Module) -> dict[str, tuple[str | None, str | None]]:
+def find_folds(
+    model: nn.Module, run_example: Callable[[], object] | None = None
+) -> dict[str, tuple[str | None, str | None]]:
     """Convolution -> (batch norm, activation) that may be folded into it, by their names.
 
     They must be called once each and directly after one another. That is read from the model's
-    graph or, where the model as a whole cannot be traced, from the graph of each forward in it.
+    graph or, where the model as a whole cannot be traced, from the graph of each forward in it. Forwards
+    that look at the sizes of their inputs are traced with those that `run_example` gives them, and with
+    others: only what follows for all of them is folded.
     """
     modules = dict(model.named_modules(remove_duplicate=False))
     whole = _trace(model, fx.Tracer())
-    # Forwards that cannot be traced may call what has several names.
-    chains = (
-        _find_chains({"": whole}, modules, set())
-        if whole is not None
-        else _find_chains(_trace_forwards(model), modules, _find_shared(modules))
-    )
+    if whole is not None:
+        chains = _find_chains({"": whole}, modules, set())
+    else:
+        # Forwards that cannot be traced may call what has several names.
+        left_out = _find_shared(modules)
+        variants = [
+            _find_chains(graphs, modules, left_out)
+            for graphs in _trace_forwards(model, run_example)
+        ]
+        chains = [each for each in variants[0] if all(each in others for others in variants)]
     found: dict[str, tuple[str | None, str | None]] = {}
     for first, second, third in chains:
         conv, after = modules[first], modules[second]
@@ -181,14 +191,93 @@ def _trace(model: nn.Module, tracer: fx.Tracer) -> fx.Graph | None:
         return None
 
 
-def _trace_forwards(model: nn.Module) -> dict[str, fx.Graph]:
-    """The graphs of all modules that can be traced by themselves, with the prefix of their names."""
-    traced = {
-        f"{name}." if name else "": _trace(module, _OwnForward())
+class _SizedProxy(fx.Proxy):
+    """An input whose sizes are numbers, so that a forward can decide by them."""
+
+    sizes: torch.Size
+
+    @property
+    def shape(self) -> torch.Size:
+        """As a tensor's."""
+        return self.sizes
+
+    def size(self, dimension: int | None = None) -> torch.Size | int:
+        """As a tensor's."""
+        return self.sizes if dimension is None else self.sizes[dimension]
+
+
+class _SizedForward(_OwnForward):
+    """The same with known sizes of the first inputs."""
+
+    def __init__(self, sizes: Sequence[torch.Size]) -> None:
+        super().__init__()
+        self._sizes = list(sizes)
+
+    def proxy(self, node: fx.Node) -> fx.Proxy:
+        if node.op != "placeholder" or not self._sizes:
+            return super().proxy(node)
+        sized = _SizedProxy(node, self)
+        sized.sizes = self._sizes.pop(0)
+        return sized
+
+
+# Larger, smaller, odd and even images than the example's, as tracing sees them.
+_OTHER_SIZES: tuple[Callable[[int], int], ...] = (
+    lambda size: size,
+    lambda size: size + 1,
+    lambda size: 2 * size + 3,
+    lambda size: size // 2 + 1,
+)
+
+
+def _trace_forwards(
+    model: nn.Module, run_example: Callable[[], object] | None
+) -> list[dict[str, fx.Graph]]:
+    """The graphs of all modules that can be traced by themselves, with the prefix of their names.
+
+    One such set, or where sizes decide one for each of several sizes.
+    """
+    parents = {
+        f"{name}." if name else "": module
         for name, module in model.named_modules()
         if any(True for _ in module.children())
     }
-    return {prefix: graph for prefix, graph in traced.items() if graph is not None}
+    traced = {prefix: _trace(module, _OwnForward()) for prefix, module in parents.items()}
+    graphs = {prefix: graph for prefix, graph in traced.items() if graph is not None}
+    untraced = {prefix: module for prefix, module in parents.items() if prefix not in graphs}
+    sizes = _record_sizes(untraced, run_example) if run_example is not None else {}
+    variants = []
+    for change in _OTHER_SIZES if sizes else _OTHER_SIZES[:1]:
+        variant = dict(graphs)
+        for prefix, inputs in sizes.items():
+            changed = [torch.Size((*each[:2], *map(change, each[2:]))) for each in inputs]
+            graph = _trace(parents[prefix], _SizedForward(changed))
+            if graph is not None:
+                variant[prefix] = graph
+        variants.append(variant)
+    return variants
+
+
+def _record_sizes(
+    modules: dict[str, nn.Module], run_example: Callable[[], object]
+) -> dict[str, tuple[torch.Size, ...]]:
+    """The sizes of the inputs that come first, of the modules that were called and always with the same."""
+    seen: dict[str, set[tuple[torch.Size, ...]]] = {prefix: set() for prefix in modules}
+
+    def watch(prefix: str) -> Callable[[nn.Module, tuple[Any, ...]], None]:
+        def note(_: nn.Module, inputs: tuple[Any, ...]) -> None:
+            tensors = itertools.takewhile(lambda each: isinstance(each, Tensor), inputs)
+            seen[prefix].add(tuple(each.shape for each in tensors))
+
+        return note
+
+    hooks = [module.register_forward_pre_hook(watch(prefix)) for prefix, module in modules.items()]
+    try:
+        run_example()
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return {prefix: calls.pop() for prefix, calls in seen.items() if len(calls) == 1}
 
 
 def _find_shared(modules: dict[str, nn.Module]) -> set[int]:

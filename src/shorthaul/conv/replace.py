@@ -17,6 +17,7 @@ references stay what they are.
 
 from __future__ import annotations
 
+import functools
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -240,7 +241,8 @@ def replace_convs(
     """
     if policy not in POLICIES:
         raise ConvolutionError(f"policy must be one of {', '.join(POLICIES)}, got {policy!r}.")
-    folds = find_folds(model) if fold else {}
+    run_example = None if example is None else functools.partial(_run_example, model, example)
+    folds = find_folds(model, run_example) if fold else {}
     modules = dict(model.named_modules(remove_duplicate=False))
     report = ReplacementReport(model, [], {}, [])
     for name, module in model.named_modules():
@@ -259,8 +261,8 @@ def replace_convs(
             attributes = {"replacement": layer, "exact": exact, "tune": tune}
             report._swaps.append(swap_class(module, _REPLACEMENTS[type(module)], attributes))
             report.layers.append(layer)
-    if example is not None:
-        _run_example(model, example)
+    if run_example is not None:
+        run_example()
     return report
 
 
