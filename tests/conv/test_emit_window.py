@@ -30,7 +30,7 @@ constexpr bool channels_last = true;
 constexpr int tile_rows = 6, tile_vectors = 2;
 constexpr int64_t panel = tile_vectors * lanes;
 constexpr bool has_prefetch = true;
-using Block = WindowBlock<Value, channels_last, Windows::strips, 576, 0, has_prefetch>;
+using Block = WindowBlock<Value, Widened<Value>, channels_last, Windows::strips, false, 576, 0, has_prefetch>;
 """
 
 
@@ -56,8 +56,26 @@ def test_the_head_of_a_kernel_says_what_it_is() -> None:
 def test_the_length_of_a_run_is_compiled_in(windows, changes, length) -> None:
     kernel = replace(KERNEL, windows=windows, shape=replace(SHAPE, **changes))
     assert kernel.run_length == length
-    assert f"Windows::{windows}, {length}, 0, has_prefetch>" in emit_window_kernel(kernel).text
+    assert (
+        f"Windows::{windows}, false, {length}, 0, has_prefetch>" in emit_window_kernel(kernel).text
+    )
     assert replace(kernel, shape=None).run_length == 0
+
+
+@pytest.mark.parametrize(
+    ("windows", "changes", "joins_columns", "order", "length"),
+    [
+        ("strips", {}, False, "windows", 576),
+        ("strips", {"dilation": (1, 1, 2)}, False, "columns", 192),
+        ("in_place", {}, True, "rows", 192),
+        ("rows", {}, False, "taps", 64),
+        ("in_place", {"kernel": (1, 1, 3)}, False, "windows", 192),
+    ],
+)
+def test_what_of_a_window_is_one_run(windows, changes, joins_columns, order, length) -> None:
+    shape = replace(SHAPE, **changes)
+    kernel = replace(KERNEL, windows=windows, shape=shape, joins_columns=joins_columns)
+    assert (kernel.run_order, kernel.run_length) == (order, length)
 
 
 @pytest.mark.parametrize(
@@ -68,7 +86,7 @@ def test_high_tiles_know_how_far_apart_windows_are(changes, step) -> None:
     shape = replace(SHAPE, **changes)
     kernel = replace(KERNEL, rows=14, vectors=1, windows="rows", shape=shape)
     assert kernel.window_step == step
-    assert f"Windows::rows, 64, {step}, has_prefetch>" in emit_window_kernel(kernel).text
+    assert f"Windows::rows, false, 64, {step}, has_prefetch>" in emit_window_kernel(kernel).text
     assert replace(kernel, windows="strips").window_step == step * shape.window_rows
     in_place = replace(kernel, windows="in_place", shape=replace(shape, groups=3))
     assert in_place.window_step == shape.stride[2] * 64 * 3

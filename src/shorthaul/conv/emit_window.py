@@ -223,7 +223,7 @@ _LOOPS = """\
   const int64_t row_blocks = (sizes.rows() + block_rows - 1) / block_rows;
   const int64_t parts = shape.groups * panel_parts;
   const int64_t tasks = row_blocks * column_blocks * parts;
-  const bool is_plain = residual == nullptr && std::is_same_v<Activation, NoActivation>;
+  const bool is_plain = residual == nullptr && is_short<Activation>;
 
   // A task is a block of output pixels and a part of one group's output channels.
   on_each_thread(threads < tasks ? threads : tasks, [&](int64_t thread, int64_t team) {

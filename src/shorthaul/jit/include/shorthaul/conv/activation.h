@@ -88,4 +88,16 @@ struct Tanh {
   }
 };
 
+// Activations of a few instructions, which sums get on their way out of the registers of a tile.
+template <class Activation>
+constexpr bool is_short = std::is_same_v<Activation, NoActivation> || std::is_same_v<Activation, Relu> ||
+                          std::is_same_v<Activation, Relu6> || std::is_same_v<Activation, Hardswish>;
+
+// How sums become output values: activated, then narrowed.
+template <class Value, class Activation>
+struct Activated {
+  using value = typename Value::value;
+  static SHORTHAUL_INLINE void store(value* to, vec from) { Value::store(to, Activation::apply(from)); }
+};
+
 }  // namespace shorthaul

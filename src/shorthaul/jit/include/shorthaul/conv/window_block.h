@@ -34,7 +34,7 @@ struct Target {
   value* output;
   const value* residual;
   int64_t channel, channels;  // the panel's first output channel, and how many there are
-  bool is_plain;              // neither residual nor activation
+  bool is_plain;              // no residual, and an activation that is short
 };
 
 // `run_length`: values of a run where they are known when the kernel is compiled, else 0. `window_step`:
@@ -321,7 +321,7 @@ struct WindowBlock {
           begin, chunk.depth > 0 ? wide : 0, windows + chunk.begin, window_offsets + pixel,
           weights + steps_of(chunk.begin) * wide, runs, to);
     };
-    if constexpr (channels_last) {
+    if constexpr (channels_last && is_short<Activation>) {
       if (chunk.is_last && target.is_plain && target.channels == wide) {
         value* to[rows];
 #pragma GCC unroll 16
@@ -335,7 +335,7 @@ struct WindowBlock {
             }
           }
         }
-        return sum_to(Value{}, to);
+        return sum_to(Activated<Value, Activation>{}, to);
       }
     }
     real* to[rows];
