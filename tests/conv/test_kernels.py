@@ -158,29 +158,34 @@ PAIRED_CASES = {
 }
 
 
-@pytest.fixture
-def every_size_in_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
-    if not this_machine().multiplies_pairs:
-        pytest.skip("this processor does not multiply pairs of bfloat16 values")
-    monkeypatch.setattr("shorthaul.conv.schedule.SPECIALISED_FLOPS", 1)
+multiplies_pairs = pytest.mark.skipif(
+    not this_machine().multiplies_pairs,
+    reason="this processor does not multiply pairs of bfloat16 values",
+)
 
 
-@pytest.mark.usefixtures("every_size_in_pairs")
+@multiplies_pairs
 @pytest.mark.parametrize("name", PAIRED_CASES)
 def test_products_of_pairs_are_atens(name: str) -> None:
     case = PAIRED_CASES[name]
     biased = replace(case, problem=replace(case.problem, has_bias=True))
-    sizes = (case.batch, *case.sizes)
-    assert choose_schedule(biased.problem, sizes, 1).has_pairs
+    schedule = choose_schedule(biased.problem, (case.batch, *case.sizes), 1)
+    assert schedule.has_pairs
+    assert not schedule.is_specialised
     got = require_forward(biased)
     require_gradients(biased)
+    # In a large batch the same images get a kernel of their own.
     image, weight, bias = biased.tensors()
+    specialised = candidate_schedules(biased.problem, (case.batch, *case.sizes))[0]
+    assert specialised.is_specialised
     for each in range(case.batch):
-        alone = run_forward(biased.problem, image[each : each + 1], weight, bias)
+        alone = run_forward(
+            biased.problem, image[each : each + 1], weight, bias, schedule=specialised
+        )
         assert torch.equal(alone[0], got[each]), "an image's bits depend on its batch"
 
 
-@pytest.mark.usefixtures("every_size_in_pairs")
+@multiplies_pairs
 def test_tiles_and_threads_give_pairs_the_same_bits() -> None:
     case = PAIRED_CASES["rows in place, odd"]
     problem = replace(case.problem, out_channels=72, activation="relu")
@@ -194,7 +199,7 @@ def test_tiles_and_threads_give_pairs_the_same_bits() -> None:
     assert all(torch.equal(each, results[0]) for each in results)
 
 
-@pytest.mark.usefixtures("every_size_in_pairs")
+@multiplies_pairs
 def test_a_run_without_a_partner_reads_nothing_of_its_neighbour() -> None:
     # Nine values of a row are four pairs and one: the value beside it belongs to the next pixel.
     case = PAIRED_CASES["rows in place, odd"]

@@ -23,7 +23,7 @@ from shorthaul.conv.emit_grouped import GroupedKernel, emit_grouped_kernel
 from shorthaul.conv.emit_planar import PlanarKernel, emit_planar_kernel
 from shorthaul.conv.emit_sliding import SlidingKernel, emit_sliding_kernel
 from shorthaul.conv.emit_tall import TallKernel, emit_tall_kernel
-from shorthaul.conv.emit_window import WindowKernel, emit_window_kernel
+from shorthaul.conv.emit_window import WindowKernel, emit_window_kernel, find_run_order
 from shorthaul.conv.emit_winograd import WinogradKernel, emit_winograd_kernel
 from shorthaul.conv.geometry import Taps, WindowTask, forward_task, grad_input_tasks
 from shorthaul.conv.machine import this_machine
@@ -229,7 +229,9 @@ def _prepare(task: WindowTask, taps: Taps | None, schedule: ConvSchedule, thread
         has_pairs=schedule.has_pairs,
         joins_columns=can_join_columns(task, schedule),
     )
-    pair_order = kernel.run_order if schedule.has_pairs else None
+    pair_order = None
+    if schedule.has_pairs:
+        pair_order = find_run_order(task.shape, kernel.windows, joins_columns=kernel.joins_columns)
     plan = plan_blocks(task, schedule, threads)
     numbers = _block_numbers(
         plan, schedule.depth_chunk, task, schedule, int(has_much_padding(task))

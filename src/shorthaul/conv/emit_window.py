@@ -63,6 +63,22 @@ MOST_POINTERS = 9
 SHORT_RUN = 32
 
 
+def find_run_order(shape: KernelShape, windows: str, *, joins_columns: bool) -> str:
+    """What of a window is one run, which with pairs decides the order of the weights.
+
+    =======  ==============================================================================
+    windows  all of it, by kernel column, row and channel
+    columns  a column of it, where dilation leaves others in between
+    rows     a row of it, by kernel column and channel: neighbours in the image
+    taps     the channels of one pixel
+    =======  ==============================================================================
+    """
+    is_one_row = shape.window_rows == 1 and (windows != "in_place" or shape.groups == 1)
+    if windows == "strips" or is_one_row:
+        return "columns" if shape.dilation[2] > 1 else "windows"
+    return "rows" if joins_columns else "taps"
+
+
 @dataclass(frozen=True)
 class WindowKernel:
     """Everything that decides the text of a window kernel."""
@@ -79,28 +95,7 @@ class WindowKernel:
     has_pairs: bool = (
         False  # whether bfloat16 values are packed as they are, and multiplied two by two
     )
-    joins_columns: bool = False  # whether a run is a whole row of a window: see `run_order`
-
-    @property
-    def run_order(self) -> str:
-        """What of a window is one run, which with pairs decides the order of the weights.
-
-        =======  ==============================================================================
-        windows  all of it, by kernel column, row and channel
-        columns  a column of it, where dilation leaves others in between
-        rows     a row of it, by kernel column and channel: neighbours in the image
-        taps     the channels of one pixel
-        =======  ==============================================================================
-        """
-        shape = self.shape
-        if self.windows == "strips" or (
-            shape is not None
-            and shape.window_rows == 1
-            and (self.windows == "rows" or shape.groups == 1)
-        ):
-            is_dilated = shape is not None and shape.dilation[2] > 1
-            return "columns" if is_dilated else "windows"
-        return "rows" if self.joins_columns else "taps"
+    joins_columns: bool = False  # whether a run is a whole row of a window: see `find_run_order`
 
     @property
     def lanes(self) -> int:
@@ -118,9 +113,10 @@ class WindowKernel:
         if self.shape is None:
             return 0
         values = self.shape.in_channels
-        if self.run_order in ("windows", "columns"):
+        order = find_run_order(self.shape, self.windows, joins_columns=self.joins_columns)
+        if order in ("windows", "columns"):
             values *= self.shape.window_rows
-        if self.run_order in ("windows", "rows"):
+        if order in ("windows", "rows"):
             values *= self.shape.kernel[2]
         return values if values <= LONGEST_RUN else 0
 

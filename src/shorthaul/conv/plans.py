@@ -173,6 +173,8 @@ def choose_windows(task: WindowTask, schedule: ConvSchedule) -> str:
         return "strips"
     # General kernels stay few: only single rows are read in place.
     is_general = not schedule.is_specialised and task.shape.window_rows > 1
+    # Pairs are summed in the order of their layout, which must not depend on what is specialised.
+    is_general = is_general and not task.has_pairs
     return schedule.windows or ("strips" if is_general else task.windows)
 
 

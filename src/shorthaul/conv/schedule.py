@@ -67,7 +67,9 @@ def choose_schedule(problem: ConvProblem, sizes: Sizes, threads: int) -> ConvSch
     task = forward_task(problem, sizes[0], sizes[1:])
     if can_pair(task):
         return schedule_pass(task)
-    if not problem.exact and is_large(task) and can_use_winograd(task):
+    # By one image's work: the batch that an image is in must not change its bits.
+    is_large = task.flops >= SPECIALISED_FLOPS * task.batch
+    if not problem.exact and is_large and can_use_winograd(task):
         schedules = {each: winograd_schedule(task, each) for each in (4, 2)}
         outputs = min(schedules, key=lambda each: winograd_products(task, each))
         if winograd_products(task, outputs) < WORTHWHILE_PRODUCTS:
@@ -79,16 +81,11 @@ def choose_schedule(problem: ConvProblem, sizes: Sizes, threads: int) -> ConvSch
     return schedule_task(task)
 
 
-def is_large(task: WindowTask) -> bool:
-    """Whether one image is worth a kernel of its own: what may change bits must not depend on the batch."""
-    return task.flops >= SPECIALISED_FLOPS * task.batch
-
-
 def can_pair(task: WindowTask) -> bool:
     """Whether bfloat16 values are multiplied two by two, at twice the speed of float32.
 
-    Sums of pairs have other bits than sums of widened values, so nothing but the problem and the size of
-    one image decides. Depthwise and few output channels are left to kernels that widen.
+    Sums of pairs have other bits than sums of widened values, so nothing but the problem decides.
+    Depthwise and few output channels are left to kernels that widen.
     """
     shape, machine = task.shape, this_machine()
     return (
@@ -96,7 +93,6 @@ def can_pair(task: WindowTask) -> bool:
         and machine.multiplies_pairs
         and shape.in_channels > 1
         and 2 * shape.out_channels > machine.lanes(task.sum_bytes)
-        and is_large(task)
     )
 
 
@@ -104,11 +100,7 @@ def schedule_pass(task: WindowTask) -> ConvSchedule:
     """The schedule of a forward pass or of the gradient of the input: by pairs where they can be used."""
     if not can_pair(task):
         return schedule_task(task)
-    paired = replace(task, has_pairs=True)
-    skips_padding = paired.windows == "rows" and has_much_padding(paired)
-    rows, vectors = _choose_tile(paired, this_machine(), skips_padding=skips_padding)
-    strip_bytes = second_level_cache_bytes() * 3 // 8
-    return ConvSchedule("window", rows, vectors, strip_bytes=strip_bytes, has_pairs=True)
+    return replace(_schedule_windows(replace(task, has_pairs=True)), has_pairs=True)
 
 
 # Outputs of the grouped kernel's register tile; with the weights of a tap they fill the registers.
@@ -177,8 +169,14 @@ def schedule_task(task: WindowTask) -> ConvSchedule:
     if prefers_planes(task, lanes):
         rows, vectors = _choose_planar_tile(task)
         return ConvSchedule("planar", rows, vectors, is_specialised=False, strip_bytes=PLANE_BYTES)
+    return _schedule_windows(task)
+
+
+def _schedule_windows(task: WindowTask) -> ConvSchedule:
+    machine = this_machine()
     # General kernels all have the same tile, so that few of them are ever compiled.
     rows, vectors = machine.tiles()[0]
+    is_specialised = task.flops >= SPECIALISED_FLOPS
     if is_specialised:
         skips_padding = task.windows == "rows" and has_much_padding(task)
         rows, vectors = _choose_tile(task, machine, skips_padding=skips_padding)
@@ -222,6 +220,7 @@ def candidate_schedules(problem: ConvProblem, sizes: Sizes) -> tuple[ConvSchedul
     lanes = this_machine().lanes(task.sum_bytes)
     first = choose_schedule(problem, sizes, 1)
     if first.has_pairs:  # other methods would give other bits
+        first = replace(first, is_specialised=True)
         tiled = (replace(first, rows=r, vectors=v) for r, v in this_machine().tiles())
         return tuple(dict.fromkeys((first, *tiled)))
     if first.method == "window":
