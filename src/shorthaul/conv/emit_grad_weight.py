@@ -86,7 +86,12 @@ _LOOPS = """\
                 // Tiles of window values: their sums stay in registers for all pixels of the block.
                 balanced_tiles(run_values, tile_rows, [&](int64_t value, int64_t size) {
                   with_constant<tile_rows>(size, [&](auto rows) {
-                    block.template run_tile<rows, vectors>(of_panel + (at + value) * (vectors * lanes), windows + value);
+                    real* sums = of_panel + (at + value) * (vectors * lanes);
+                    if (where == 0) {
+                      block.template run_tile<rows, vectors, true>(sums, windows + value);
+                    } else {
+                      block.template run_tile<rows, vectors, false>(sums, windows + value);
+                    }
                   });
                 });
               }

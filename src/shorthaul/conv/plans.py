@@ -413,7 +413,9 @@ def plan_gradient(task: WindowTask, schedule: ConvSchedule, threads: int) -> Gra
     panel = schedule.vectors * this_machine().lanes(value_bytes)
     rows, columns = task.batch * task.out_sizes[0] * task.out_sizes[1], task.out_sizes[2]
     block_columns = _even_part(columns, 2 * GRADIENT_PIXELS)
-    block_rows = max(1, min(rows, GRADIENT_PIXELS // block_columns))
+    # Few pixels are one block: the weights, which are the larger part then, are gone over once.
+    most = GRADIENT_PIXELS if rows * columns > 2 * GRADIENT_PIXELS else 2 * GRADIENT_PIXELS
+    block_rows = max(1, min(rows, most // block_columns))
     window_rows = task.shape.kernel[0] * task.shape.kernel[1]
     channel_bytes = block_rows * _columns(task, block_columns) * window_rows * value_bytes
     channels = task.shape.in_channels

@@ -107,9 +107,10 @@ struct GradientBlock {
     }
   }
 
-  // weights[row] += window value `row` of each pixel * gradients of that pixel, pixels in order. The
-  // block is summed by itself first: the error then grows with the root of its pixels, not of all.
-  template <int rows, int vectors>
+  // weights[row] += window value `row` of each pixel * gradients of that pixel, pixels in order; the first
+  // block is stored, not added. A block is summed by itself first: the error then grows with the root of
+  // its pixels, not of all.
+  template <int rows, int vectors, bool is_first>
   __attribute__((noinline)) void run_tile(real* weights, int64_t window_value) const {
     vec sums[rows][vectors];
 #pragma GCC unroll 16
@@ -138,7 +139,7 @@ struct GradientBlock {
 #pragma GCC unroll 8
       for (int v = 0; v < vectors; ++v) {
         real* sum = weights + (row * vectors + v) * lanes;
-        store(sum, load(sum) + sums[row][v]);
+        store(sum, is_first ? sums[row][v] : load(sum) + sums[row][v]);
       }
     }
   }
