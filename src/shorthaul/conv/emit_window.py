@@ -92,9 +92,7 @@ class WindowKernel:
     shape: KernelShape | None = None  # None: read from the arguments
     windows: str = "strips"  # where windows are read: see `WindowTask.windows`
     has_prefetch: bool = True  # of the lines that are written
-    has_pairs: bool = (
-        False  # whether bfloat16 values are packed as they are, and multiplied two by two
-    )
+    has_pairs: bool = False  # whether bfloat16 values stay 16 bits, and are multiplied two by two
     joins_columns: bool = False  # whether a run is a whole row of a window: see `find_run_order`
 
     @property

@@ -78,9 +78,7 @@ class WindowTask:
     full_sizes: Triple  # of the whole output, of which every `step`-th from `first` on is written
     step: Triple = (1, 1, 1)
     first: Triple = (0, 0, 0)
-    has_pairs: bool = (
-        False  # whether bfloat16 values are packed as they are, and multiplied two by two
-    )
+    has_pairs: bool = False  # whether bfloat16 values stay 16 bits, and are multiplied two by two
 
     def size_values(self) -> tuple[int, ...]:
         """In the order of the kernels' size arguments."""

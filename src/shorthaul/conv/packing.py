@@ -268,6 +268,7 @@ def panel_kernel(real: torch.dtype) -> Kernel:
         ("PACK_PROTOTYPE", functions[0].prototype()),
         ("UNPACK_PROTOTYPE", functions[1].prototype()),
         ("NUMBERS", ", ".join(each.name for each in numbers)),
+        ("DECLARED_NUMBERS", ", ".join(f"int64_t {each.name}" for each in numbers)),
     ):
         text = text.replace("{" + name + "}", value)
     return load_kernel(CppSource(f"conv_panels_{c_type}", text, functions))
@@ -311,13 +312,38 @@ static std::vector<int32_t> find_rows(int64_t in_channels, int64_t depth, int64_
   return rows;
 }
 
-// Calls move(first weight, row of each weight, first row of the panel, weights, output channels, values of a
-// row) for blocks of as many weights and output channels as a vector has lanes, to be transposed in
-// registers. Few output channels at once: the processor fetches ahead for sixteen streams, not for sixty-four.
-template <class Move>
-static void for_each_block(const std::vector<int32_t>& rows, int64_t groups, int64_t out_channels, int64_t start,
-                           int64_t step_group, int64_t step_out, int64_t panel, int64_t threads, const Move& move) {
+// Moves weights to panels (`packs`) or back in blocks of as many weights and output channels as a vector has
+// lanes, transposed in registers; false where that cannot be done. Few output channels at once: the processor
+// fetches ahead for sixteen streams, not for sixty-four.
+template <bool packs, class Weights, class Packed>
+static bool move_blocks(Weights* weights, Packed* packed, {DECLARED_NUMBERS}, int64_t threads) {
+  if (lanes % block != 0 || step_out == 1) return false;
+  const std::vector<int32_t> rows = find_rows(in_channels, depth, height, width, step_in, step_d, step_h, step_w);
+  if (rows.empty()) return false;
   const int64_t panels = (out_channels + panel - 1) / panel, values = int64_t(rows.size());
+  const auto move = [&](auto* of_weights, auto* of_panel, const int32_t* row, int64_t count, int64_t channels, int64_t wide) {
+    vec taken[block] = {};
+    const bool is_whole = count == block && channels == block;
+    if constexpr (packs) {
+      if (is_whole) {
+#pragma GCC unroll 16
+        for (int each = 0; each < block; ++each) taken[each] = load(of_weights + each * step_out);
+      } else {
+        for (int64_t each = 0; each < channels; ++each) taken[each] = load_part<Value>(of_weights + each * step_out, count);
+      }
+    } else {
+      for (int64_t each = 0; each < count; ++each) taken[each] = load(of_panel + row[each] * wide);
+    }
+    shorthaul::transpose(taken);
+    if constexpr (packs) {
+      for (int64_t each = 0; each < count; ++each) store(of_panel + row[each] * wide, taken[each]);
+    } else if (is_whole) {
+#pragma GCC unroll 16
+      for (int each = 0; each < block; ++each) store(of_weights + each * step_out, taken[each]);
+    } else {
+      for (int64_t each = 0; each < channels; ++each) store_part<Value>(of_weights + each * step_out, taken[each], count);
+    }
+  };
   shorthaul::parallel_for(groups * panels, 1, threads, [&](int64_t begin, int64_t end) {
     for (int64_t which = begin; which < end; ++which) {
       const int64_t first = which % panels * panel;
@@ -326,21 +352,18 @@ static void for_each_block(const std::vector<int32_t>& rows, int64_t groups, int
       const int64_t from = start + which / panels * step_group + first * step_out;
       for (int64_t lane = 0; lane < wide; lane += block) {
         for (int64_t value = 0; value < values; value += block) {
-          move(from + lane * step_out + value, rows.data() + value, which * values * panel + lane,
+          move(weights + from + lane * step_out + value, packed + which * values * panel + lane, rows.data() + value,
                values - value < block ? values - value : block, present - lane < block ? present - lane : block, wide);
         }
       }
     }
   });
+  return true;
 }
 
 // Calls each(first of the weights, their step, row of the packed panel, present, wide) for each row.
 template <class Each>
-static void for_each_row(int64_t groups, int64_t out_channels, int64_t in_channels, int64_t depth,
-                         int64_t height, int64_t width, int64_t start, int64_t step_group,
-                         int64_t step_out, int64_t step_in, int64_t step_d, int64_t step_h,
-                         int64_t step_w, int64_t panel, int64_t lanes, int64_t threads,
-                         const Each& each) {
+static void for_each_row({DECLARED_NUMBERS}, int64_t threads, const Each& each) {
   const int64_t panels = (out_channels + panel - 1) / panel;
   const int64_t window_rows = depth * height;
   const int64_t values = width * window_rows * in_channels;
@@ -369,22 +392,7 @@ static void for_each_row(int64_t groups, int64_t out_channels, int64_t in_channe
 }
 
 {PACK_PROTOTYPE} {
-  std::vector<int32_t> rows;
-  if (lanes % block == 0 && step_out != 1) rows = find_rows(in_channels, depth, height, width, step_in, step_d, step_h, step_w);
-  if (!rows.empty()) {
-    return for_each_block(rows, groups, out_channels, start, step_group, step_out, panel, threads,
-                          [=](int64_t from, const int32_t* row, int64_t to, int64_t count, int64_t channels, int64_t wide) {
-      vec taken[block] = {};
-      if (count == block && channels == block) {
-#pragma GCC unroll 16
-        for (int each = 0; each < block; ++each) taken[each] = load(weights + from + each * step_out);
-      } else {
-        for (int64_t each = 0; each < channels; ++each) taken[each] = load_part<Value>(weights + from + each * step_out, count);
-      }
-      shorthaul::transpose(taken);
-      for (int64_t each = 0; each < count; ++each) store(packed + to + row[each] * wide, taken[each]);
-    });
-  }
+  if (move_blocks<true>(weights, packed, {NUMBERS}, threads)) return;
   for_each_row({NUMBERS}, threads, [=](int64_t from, int64_t to, int64_t present, int64_t wide) {
     for (int64_t lane = 0; lane < present; ++lane) packed[to + lane] = weights[from + lane * step_out];
     for (int64_t lane = present; lane < wide; ++lane) packed[to + lane] = 0;
@@ -392,22 +400,7 @@ static void for_each_row(int64_t groups, int64_t out_channels, int64_t in_channe
 }
 
 {UNPACK_PROTOTYPE} {
-  std::vector<int32_t> rows;
-  if (lanes % block == 0 && step_out != 1) rows = find_rows(in_channels, depth, height, width, step_in, step_d, step_h, step_w);
-  if (!rows.empty()) {
-    return for_each_block(rows, groups, out_channels, start, step_group, step_out, panel, threads,
-                          [=](int64_t from, const int32_t* row, int64_t to, int64_t count, int64_t channels, int64_t wide) {
-      vec taken[block] = {};
-      for (int64_t each = 0; each < count; ++each) taken[each] = load(packed + to + row[each] * wide);
-      shorthaul::transpose(taken);
-      if (count == block && channels == block) {
-#pragma GCC unroll 16
-        for (int each = 0; each < block; ++each) store(weights + from + each * step_out, taken[each]);
-      } else {
-        for (int64_t each = 0; each < channels; ++each) store_part<Value>(weights + from + each * step_out, taken[each], count);
-      }
-    });
-  }
+  if (move_blocks<false>(weights, packed, {NUMBERS}, threads)) return;
   for_each_row({NUMBERS}, threads, [=](int64_t from, int64_t to, int64_t present, int64_t) {
     for (int64_t lane = 0; lane < present; ++lane) weights[from + lane * step_out] = packed[to + lane];
   });
