@@ -317,7 +317,7 @@ static std::vector<int32_t> find_rows(int64_t in_channels, int64_t depth, int64_
 // fetches ahead for sixteen streams, not for sixty-four.
 template <bool packs, class Weights, class Packed>
 static bool move_blocks(Weights* weights, Packed* packed, {DECLARED_NUMBERS}, int64_t threads) {
-  if (lanes % block != 0 || step_out == 1) return false;
+  if (lanes != block || step_out == 1) return false;
   const std::vector<int32_t> rows = find_rows(in_channels, depth, height, width, step_in, step_d, step_h, step_w);
   if (rows.empty()) return false;
   const int64_t panels = (out_channels + panel - 1) / panel, values = int64_t(rows.size());
