@@ -200,6 +200,16 @@ def test_tiles_and_threads_give_pairs_the_same_bits() -> None:
 
 
 @multiplies_pairs
+def test_scaled_whole_numbers_are_widened_and_not_paired() -> None:
+    # 190.5 and 187.5 have a difference of 3; rounded to 16 bits, they would be 190 and 188.
+    problem = paired(2, 16, kernel=(1, 1, 1))
+    image = torch.tensor([1.0, -1.0], dtype=torch.bfloat16).view(1, 2, 1, 1, 1)
+    weight = torch.tensor([127, 125], dtype=torch.int8).repeat(16, 1).view(16, 2, 1, 1, 1)
+    got = run_forward(problem, image, weight, weight_scale=torch.full((16,), 1.5))
+    assert got.unique().tolist() == [3.0]
+
+
+@multiplies_pairs
 def test_a_run_without_a_partner_reads_nothing_of_its_neighbour() -> None:
     # Nine values of a row are four pairs and one: the value beside it belongs to the next pixel.
     case = PAIRED_CASES["rows in place, odd"]

@@ -312,6 +312,20 @@ static std::vector<int32_t> find_rows(int64_t in_channels, int64_t depth, int64_
   return rows;
 }
 
+// Calls each(number, first weight, output channels, values of a row) for each panel; threads own panels.
+template <class Each>
+static void for_each_panel(int64_t groups, int64_t out_channels, int64_t start, int64_t step_group, int64_t step_out,
+                           int64_t panel, int64_t lanes, int64_t threads, const Each& each) {
+  const int64_t panels = (out_channels + panel - 1) / panel;
+  shorthaul::parallel_for(groups * panels, 1, threads, [&](int64_t begin, int64_t end) {
+    for (int64_t which = begin; which < end; ++which) {
+      const int64_t first = which % panels * panel;
+      const int64_t present = out_channels - first < panel ? out_channels - first : panel;
+      each(which, start + which / panels * step_group + first * step_out, present, (present + lanes - 1) / lanes * lanes);
+    }
+  });
+}
+
 // Moves weights to panels (`packs`) or back in blocks of as many weights and output channels as a vector has
 // lanes, transposed in registers; false where that cannot be done. Few output channels at once: the processor
 // fetches ahead for sixteen streams, not for sixty-four.
@@ -320,7 +334,7 @@ static bool move_blocks(Weights* weights, Packed* packed, {DECLARED_NUMBERS}, in
   if (lanes != block || step_out == 1) return false;
   const std::vector<int32_t> rows = find_rows(in_channels, depth, height, width, step_in, step_d, step_h, step_w);
   if (rows.empty()) return false;
-  const int64_t panels = (out_channels + panel - 1) / panel, values = int64_t(rows.size());
+  const int64_t values = int64_t(rows.size());
   const auto move = [&](auto* of_weights, auto* of_panel, const int32_t* row, int64_t count, int64_t channels, int64_t wide) {
     vec taken[block] = {};
     const bool is_whole = count == block && channels == block;
@@ -344,17 +358,12 @@ static bool move_blocks(Weights* weights, Packed* packed, {DECLARED_NUMBERS}, in
       for (int64_t each = 0; each < channels; ++each) store_part<Value>(of_weights + each * step_out, taken[each], count);
     }
   };
-  shorthaul::parallel_for(groups * panels, 1, threads, [&](int64_t begin, int64_t end) {
-    for (int64_t which = begin; which < end; ++which) {
-      const int64_t first = which % panels * panel;
-      const int64_t present = out_channels - first < panel ? out_channels - first : panel;
-      const int64_t wide = (present + block - 1) / block * block;
-      const int64_t from = start + which / panels * step_group + first * step_out;
-      for (int64_t lane = 0; lane < wide; lane += block) {
-        for (int64_t value = 0; value < values; value += block) {
-          move(weights + from + lane * step_out + value, packed + which * values * panel + lane, rows.data() + value,
-               values - value < block ? values - value : block, present - lane < block ? present - lane : block, wide);
-        }
+  for_each_panel(groups, out_channels, start, step_group, step_out, panel, lanes, threads,
+                 [&](int64_t which, int64_t from, int64_t present, int64_t wide) {
+    for (int64_t lane = 0; lane < wide; lane += block) {
+      for (int64_t value = 0; value < values; value += block) {
+        move(weights + from + lane * step_out + value, packed + which * values * panel + lane, rows.data() + value,
+             values - value < block ? values - value : block, present - lane < block ? present - lane : block, wide);
       }
     }
   });
@@ -364,26 +373,19 @@ static bool move_blocks(Weights* weights, Packed* packed, {DECLARED_NUMBERS}, in
 // Calls each(first of the weights, their step, row of the packed panel, present, wide) for each row.
 template <class Each>
 static void for_each_row({DECLARED_NUMBERS}, int64_t threads, const Each& each) {
-  const int64_t panels = (out_channels + panel - 1) / panel;
   const int64_t window_rows = depth * height;
   const int64_t values = width * window_rows * in_channels;
-  // Threads own panels.
-  shorthaul::parallel_for(groups * panels, 1, threads, [&](int64_t begin, int64_t end) {
-    for (int64_t which = begin; which < end; ++which) {
-      const int64_t first = which % panels * panel;
-      const int64_t present = out_channels - first < panel ? out_channels - first : panel;
-      const int64_t wide = (present + lanes - 1) / lanes * lanes;
-      const int64_t from = start + which / panels * step_group + first * step_out;
-      const int64_t to = which * values * panel;
-      // In the order of the weights, so that each of the panel's streams runs forwards.
-      for (int64_t channel = 0; channel < in_channels; ++channel) {
-        for (int64_t d = 0; d < depth; ++d) {
-          for (int64_t h = 0; h < height; ++h) {
-            for (int64_t w = 0; w < width; ++w) {
-              each(from + channel * step_in + d * step_d + h * step_h + w * step_w,
-                   to + ((w * window_rows + d * height + h) * in_channels + channel) * wide,
-                   present, wide);
-            }
+  for_each_panel(groups, out_channels, start, step_group, step_out, panel, lanes, threads,
+                 [&](int64_t which, int64_t from, int64_t present, int64_t wide) {
+    const int64_t to = which * values * panel;
+    // In the order of the weights, so that each of the panel's streams runs forwards.
+    for (int64_t channel = 0; channel < in_channels; ++channel) {
+      for (int64_t d = 0; d < depth; ++d) {
+        for (int64_t h = 0; h < height; ++h) {
+          for (int64_t w = 0; w < width; ++w) {
+            each(from + channel * step_in + d * step_d + h * step_h + w * step_w,
+                 to + ((w * window_rows + d * height + h) * in_channels + channel) * wide,
+                 present, wide);
           }
         }
       }

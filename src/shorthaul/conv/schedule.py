@@ -215,11 +215,13 @@ def candidate_schedules(problem: ConvProblem, sizes: Sizes) -> tuple[ConvSchedul
     grouped      whole small groups side by side in a vector, channels last
     winograd     F(4, 3) and F(2, 3), where the problem is not exact
     ===========  =====================================================================================
+
+    Where bfloat16 is multiplied two by two, only the tiles of that: the others would give other bits.
     """
     task = forward_task(problem, sizes[0], sizes[1:])
     lanes = this_machine().lanes(task.sum_bytes)
     first = choose_schedule(problem, sizes, 1)
-    if first.has_pairs:  # other methods would give other bits
+    if first.has_pairs:
         first = replace(first, is_specialised=True)
         tiled = (replace(first, rows=r, vectors=v) for r, v in this_machine().tiles())
         return tuple(dict.fromkeys((first, *tiled)))
