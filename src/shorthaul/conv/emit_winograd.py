@@ -104,6 +104,8 @@ _LOOPS = """\
       for (int64_t each = panels * part / panel_parts; each < panels * (part + 1) / panel_parts; ++each) {
         const int64_t channel = each * panel;
         const int64_t channels = shape.out_channels - channel < panel ? shape.out_channels - channel : panel;
+        // Out here: g++ 12 fails on some constant shapes that only the innermost function reads.
+        const int64_t first_channel = group * shape.out_channels + channel;
         const auto run_panel = [&](auto vectors_here) {
           constexpr int vectors = vectors_here;
           const real* of_panel = weights + (group * panels + each) * Block::points * point_values * panel;
@@ -121,7 +123,7 @@ _LOOPS = """\
             }
           }
           block.template finish_panel<vectors, Activation>(
-              output, residual, group * shape.out_channels + channel, channels,
+              output, residual, first_channel, channels,
               bias == nullptr ? nullptr : bias + (group * panels + each) * panel);
         };
         {DISPATCH}
