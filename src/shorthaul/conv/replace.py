@@ -29,6 +29,7 @@ from torch import Tensor, nn
 
 from shorthaul.conv.arguments import canonical_triple
 from shorthaul.conv.aten import apply_activation
+from shorthaul.conv.edition import kernel_edition
 from shorthaul.conv.estimate import estimate
 from shorthaul.conv.fold import Fold, find_folds, fold_away, restore
 from shorthaul.conv.functional import KERNEL_DTYPES, problem_of, read_geometry
@@ -121,7 +122,8 @@ class ReplacedLayer:
         """What a measurement holds for: sizes as near as the next power of two choose alike."""
         words = "" if self.problem is None else self.problem.describe()
         sizes = "x".join(str(_round_up(each)) for each in (self.batch, *self.sizes))
-        return f"conv layer {words} {sizes} {mode} threads {torch.get_num_threads()}"
+        versions = f"kernels {kernel_edition()} torch {torch.__version__}"
+        return f"conv layer {words} {sizes} {mode} threads {torch.get_num_threads()} {versions}"
 
     def describe_schedule(self) -> str:
         """The schedule of our kernel, and whether it was measured or estimated; for the table."""

@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
+from shorthaul.conv.edition import kernel_edition
 from shorthaul.conv.geometry import WindowTask, forward_task
 from shorthaul.conv.machine import VectorMachine, second_level_cache_bytes, this_machine
 from shorthaul.conv.problem import ConvProblem
@@ -257,7 +258,8 @@ def candidate_schedules(problem: ConvProblem, sizes: Sizes) -> tuple[ConvSchedul
 
 def tuning_key(problem: ConvProblem, sizes: Sizes, threads: int) -> str:
     """What a measurement holds for, besides the processor."""
-    return f"conv schedule {problem.describe()} {'x'.join(map(str, sizes))} threads {threads}"
+    words = f"{problem.describe()} {'x'.join(map(str, sizes))} threads {threads}"
+    return f"conv schedule {words} kernels {kernel_edition()}"
 
 
 def remembered_schedule(problem: ConvProblem, sizes: Sizes, threads: int) -> ConvSchedule | None:

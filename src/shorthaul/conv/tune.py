@@ -2,8 +2,8 @@
 
 The cost model chooses without measuring. `tune_schedule` measures the candidates of one problem at
 one size; every later call of that problem, size and thread count takes the fastest, in this process
-and in later ones, until `shorthaul cache clear --only tuning`. For an exact problem all candidates
-give the same bits.
+and in later ones, until the kernels are others (`edition`) or `shorthaul cache clear --only tuning`.
+For an exact problem all candidates give the same bits.
 """
 
 from __future__ import annotations
