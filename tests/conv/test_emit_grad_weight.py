@@ -16,7 +16,7 @@ KERNEL = WindowKernel(torch.float32, True, "relu", AVX2, 6, 2, SHAPE)
 HEAD = """\
 // Gradient of the weights of a convolution: 64to40_1x3x3_s1x2x2, float32,
 // channels last. Register tile: 6 window values x 16 output channels for avx2.
-// Every sum runs over the blocks of output pixels in order, whatever the threads.
+// Every sum runs over the blocks of output pixels in order, in stretches or at once, whatever the threads.
 #define SHORTHAUL_REAL float
 #define SHORTHAUL_LANES 8
 #include "shorthaul/parallel.h"

@@ -19,13 +19,14 @@ from shorthaul.conv.kernels import (
 )
 from shorthaul.conv.machine import this_machine
 from shorthaul.conv.packing import packed_weights
-from shorthaul.conv.plans import choose_windows
+from shorthaul.conv.plans import choose_windows, plan_gradient
 from shorthaul.conv.problem import ACTIVATIONS, LAYOUTS, ConvProblem
 from shorthaul.conv.schedule import (
     ConvSchedule,
     candidate_schedules,
     choose_schedule,
     has_much_padding,
+    schedule_gradient,
 )
 from tests.conv.problems import ACTIVATION_LAYOUTS, Case, cases, in_double
 from tests.conv.tolerances import require_close
@@ -417,6 +418,38 @@ def test_depthwise_gradients_are_atens_on_any_number_of_threads(
     wide = in_double(problem)
     require_close(results[0], aten.run_grad_weight(wide, gradient.double(), image.double()))
     require_close(got, aten.run_grad_input(wide, gradient.double(), weight.double(), case.sizes))
+
+
+SINGLE_VALUES = ConvProblem(20, 32, (1, 1, 1), layout="channels_last")
+SMALL_WEIGHTS = {
+    "read in place": SINGLE_VALUES,
+    "outputs that fill no vector": replace(SINGLE_VALUES, out_channels=23),
+    "strides and groups": replace(SINGLE_VALUES, out_channels=64, groups=2, stride=(1, 2, 3)),
+    "padding behind the image": replace(SINGLE_VALUES, padding=((0, 0), (0, 1), (0, 2))),
+    "padding before the image": replace(SINGLE_VALUES, padding=((0, 0), (2, 0), (1, 0))),
+    "values 256 bytes apart": replace(SINGLE_VALUES, in_channels=64),
+    "windows": replace(PLAIN, out_channels=32),
+    "contiguous": replace(SINGLE_VALUES, layout="contiguous"),
+    "double": replace(SINGLE_VALUES, dtype=torch.float64),
+    "half": replace(SINGLE_VALUES, dtype=torch.float16),
+}
+
+
+@pytest.mark.parametrize("name", SMALL_WEIGHTS)
+def test_small_weights_are_summed_in_stretches_on_any_number_of_threads(name: str) -> None:
+    problem = SMALL_WEIGHTS[name]
+    case = Case(problem, 3, (1, 131, 167))
+    task = forward_task(problem, case.batch, case.sizes)
+    assert plan_gradient(task, schedule_gradient(task), 2).stretches > 1
+    image, _, _ = case.tensors()
+    gradient = output_like(case, seed=1)
+    results = []
+    for threads in (1, 2, 3):
+        torch.set_num_threads(threads)
+        results.append(run_grad_weight(problem, gradient, image))
+    assert all(torch.equal(each, results[0]) for each in results)
+    expected = aten.run_grad_weight(in_double(problem), gradient.double(), image.double())
+    require_close(results[0], expected)
 
 
 SPECIALISED = (

@@ -75,6 +75,7 @@ class Call:
     out_strides: tuple[int, ...] = ()
     winograd_outputs: int = 0  # of one tile; 0: the weights are not transformed
     pair_order: str | None = None  # what of a window is one run, where weights are packed as pairs
+    stretches: int = 1  # sums of the weights' gradient that are made before they are added up
 
     @functools.cached_property
     def is_empty(self) -> bool:
@@ -395,10 +396,18 @@ def prepare_grad_weight(problem: ConvProblem, sizes: Sizes, threads: int) -> Cal
     schedule = schedule_gradient(task)
     kernel = _window_kernel(task, schedule)
     plan = plan_gradient(task, schedule, threads)
-    numbers = _block_numbers(plan, plan.channel_chunk, task, schedule)
+    numbers = _block_numbers(plan, plan.channel_chunk, task, schedule, plan.stretches)
     run = _load(emit_grad_weight_kernel, kernel, "sum_windows")
     return Call(
-        task, None, run, numbers, (), kernel.panel, kernel.lanes, plan.thread_bytes * threads
+        task,
+        None,
+        run,
+        numbers,
+        (),
+        kernel.panel,
+        kernel.lanes,
+        plan.thread_bytes * threads,
+        stretches=plan.stretches,
     )
 
 

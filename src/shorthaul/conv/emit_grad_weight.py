@@ -2,7 +2,8 @@
 
 The gradient is summed in the packed order of the weights, so that a register tile of it is a few
 rows of one panel. Threads own parts of the weights and go over the same blocks of pixels in the
-same order: no sum is split between threads, so results do not depend on how many there are.
+same order. Small weights are summed in a fixed number of stretches of the blocks instead, which are then
+added up in order. Either way the threads decide no sum, so results do not depend on how many there are.
 """
 
 from __future__ import annotations
@@ -18,7 +19,9 @@ from shorthaul.jit import CppSource
 
 def emit_grad_weight_kernel(kernel: WindowKernel) -> CppSource:
     """The kernel `sum_windows(input, gradient, weights, workspace, ...)`; `weights` are packed."""
-    own = ("thread_bytes", "block_rows", "block_columns", "panel_parts", "channel_chunk")
+    own = (
+        "thread_bytes", "block_rows", "block_columns", "panel_parts", "channel_chunk", "stretches",
+    )  # fmt: skip
     names = number_names(own, kernel.shape)
     function = sum_windows_function(kernel.dtype, names)
     preamble = emit_preamble(
@@ -32,7 +35,7 @@ def emit_grad_weight_kernel(kernel: WindowKernel) -> CppSource:
     text = f"""\
 // Gradient of the weights of a convolution: {detail}, {str(kernel.dtype).removeprefix("torch.")},
 // {"channels last" if kernel.channels_last else "contiguous"}. Register tile: {kernel.rows} window values x {kernel.panel} output channels for {kernel.machine.name}.
-// Every sum runs over the blocks of output pixels in order, whatever the threads.
+// Every sum runs over the blocks of output pixels in order, in stretches or at once, whatever the threads.
 {preamble}
 constexpr int tile_rows = {kernel.rows}, tile_vectors = {kernel.vectors};
 constexpr int64_t panel = tile_vectors * lanes;
@@ -49,20 +52,23 @@ _LOOPS = """\
   const int64_t chunks = (shape.in_channels + channel_chunk - 1) / channel_chunk;
   const int64_t column_blocks = (out_w + block_columns - 1) / block_columns;
   const int64_t row_blocks = (sizes.rows() + block_rows - 1) / block_rows;
-  const int64_t tasks = shape.groups * chunks * panel_parts;
+  const int64_t blocks = row_blocks * column_blocks;
+  const int64_t parts = shape.groups * chunks * panel_parts, tasks = stretches * parts;
+  const int64_t packed_values = shape.groups * panels * shape.window_values() * panel;
 
-  // A task is a part of the weights: some input channels and some panels of one group.
+  // A task is a part of the weights (some input channels and some panels of one group) over a stretch of blocks.
   on_each_thread(threads < tasks ? threads : tasks, [&](int64_t thread, int64_t team) {
     for (int64_t task = tasks * thread / team; task < tasks * (thread + 1) / team; ++task) {
       const int64_t part = task % panel_parts, chunk = task / panel_parts % chunks;
-      const int64_t group = task / panel_parts / chunks;
+      const int64_t group = task / panel_parts / chunks % shape.groups;
+      const int64_t stretch = task / parts, first_block = blocks * stretch / stretches;
       const int64_t first = chunk * channel_chunk;
       const int64_t chunk_channels = shape.in_channels - first < channel_chunk ? shape.in_channels - first : channel_chunk;
       GradientBlock<Value, channels_last> block(workspace + thread * thread_bytes, panel, block_rows, block_columns,
                                                 group * shape.in_channels + first, chunk_channels, shape);
 
       // Blocks of output pixels, in order: their windows are packed once for all panels.
-      for (int64_t where = 0; where < row_blocks * column_blocks; ++where) {
+      for (int64_t where = first_block; where < blocks * (stretch + 1) / stretches; ++where) {
         block.pack_windows(input, where / column_blocks, where % column_blocks, shape, sizes);
 
         // Panels of output channels: their gradients stay in the first-level cache.
@@ -71,8 +77,9 @@ _LOOPS = """\
           const int64_t channels = shape.out_channels - channel < panel ? shape.out_channels - channel : panel;
           const auto run_panel = [&](auto vectors_here) {
             constexpr int vectors = vectors_here;
-            block.pack_gradients(gradient, group * shape.out_channels + channel, channels, vectors * lanes, sizes.out_plane());
-            real* of_panel = weights + (group * panels + each) * shape.window_values() * panel;
+            const int64_t tiles = chunk_channels * shape.window_rows() * shape.kernel_w / tile_rows;
+            block.pack_gradients(gradient, group * shape.out_channels + channel, channels, vectors * lanes, sizes.out_plane(), tiles);
+            real* of_panel = weights + stretch * packed_values + (group * panels + each) * shape.window_values() * panel;
 
             // Columns and rows of the window; all rows at once where the chunk has all channels.
             const bool is_whole = chunk_channels == shape.in_channels;
@@ -87,7 +94,7 @@ _LOOPS = """\
                 balanced_tiles(run_values, tile_rows, [&](int64_t value, int64_t size) {
                   with_constant<tile_rows>(size, [&](auto rows) {
                     real* sums = of_panel + (at + value) * (vectors * lanes);
-                    if (where == 0) {
+                    if (where == first_block) {
                       block.template run_tile<rows, vectors, true>(sums, windows + value);
                     } else {
                       block.template run_tile<rows, vectors, false>(sums, windows + value);
@@ -102,4 +109,9 @@ _LOOPS = """\
       }
     }
   });
+
+  // The sums of the stretches, in order.
+  for (int64_t stretch = 1; stretch < stretches; ++stretch) {
+    for (int64_t each = 0; each < packed_values; ++each) weights[each] += weights[stretch * packed_values + each];
+  }
 """

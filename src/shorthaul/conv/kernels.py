@@ -170,7 +170,7 @@ def run_grad_weight(
         call = prepare_grad_weight(problem, sizes, kernel_threads())
     # The depthwise kernel adds to what is there, the others store their first block.
     make = torch.zeros if call.is_depthwise else torch.empty
-    packed = make(packed_values(view, call.panel), dtype=real)
+    packed = make(call.stretches * packed_values(view, call.panel), dtype=real)
     call.run(input, grad_output, packed, _workspace(call.workspace_bytes), call.numbers)
     panel_kernel(real).unpack_panels(packed, gradient, *view.numbers(), call.panel, call.lanes)
     return gradient.to(problem.dtype)

@@ -399,9 +399,14 @@ class GradientPlan:
     block_columns: int
     panel_parts: int
     channel_chunk: int
+    stretches: int  # of blocks, each summed into weights of its own and then added up in order
     thread_bytes: int
 
 
+# Small weights are summed in so many stretches, however many threads there are: threads then share the
+# pixels, where sharing the weights would have each of them read every pixel.
+STRETCHES = 8
+STRETCHED_BYTES = 64 * 1024  # of packed weights; every stretch has its own
 # Pixels per block of the weight gradient: their windows' lines and the gradients of one panel fit
 # the first-level cache together, and the sums are loaded and stored once for that many FMAs.
 GRADIENT_PIXELS = 144
@@ -422,18 +427,25 @@ def plan_gradient(task: WindowTask, schedule: ConvSchedule, threads: int) -> Gra
     budget = schedule.strip_bytes or second_level_cache_bytes() // 2
     chunk = min(channels, max(8, budget // channel_bytes // 8 * 8))
     panels = -(-task.shape.out_channels // panel)
+    window_values = channels * math.prod(task.shape.kernel)
+    packed_bytes = task.shape.groups * window_values * panels * panel * value_bytes
+    blocks = -(-rows // block_rows) * -(-columns // block_columns)
+    is_stretched = packed_bytes <= STRETCHED_BYTES and blocks >= 4 * STRETCHES
     parts = 1
-    if threads > 1:
+    if threads > 1 and not is_stretched:
         chunk = min(chunk, max(min(channels, 8), _even_part(channels, -(-channels // threads))))
         pieces = -(-channels // chunk) * task.shape.groups
         parts = min(panels, threads) if pieces % threads and pieces < 4 * threads else 1
     line = 64 // value_bytes
     pitch = (-(-window_rows * chunk // line) | 1) * line
     strips = block_rows * _columns(task, block_columns) * pitch * value_bytes
+    pixels = block_rows * block_columns
+    places = 8 * (pixels + this_machine().lanes(value_bytes)) + 63  # of the gradients of a panel
     return GradientPlan(
         block_rows,
         block_columns,
         parts,
         chunk,
-        _thread_bytes(task, block_rows * block_columns, block_columns, panel) + strips,
+        STRETCHES if is_stretched else 1,
+        _thread_bytes(task, pixels, block_columns, panel) + places + strips,
     )
