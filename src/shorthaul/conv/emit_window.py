@@ -263,7 +263,7 @@ _LOOPS = """\
                   output + first_channel * sizes.out_plane(),
                   residual == nullptr ? nullptr : residual + first_channel * sizes.out_plane(),
                   [&](int64_t pixel) { return block.sums_of(pixel, vectors * lanes); },
-                  block.output_offsets + first, count, channels, sizes.out_plane());
+                  block.output_offsets + first, count, channels, sizes.out_plane(), sizes.step_w);
             }
           });
         };

@@ -49,17 +49,31 @@ static SHORTHAUL_INLINE void tiles_by_edges(int64_t count, Span inner, int64_t l
   }
 }
 
+// The first `count` lanes to every `step`-th place of a line of the output.
+template <class Out, class Activation>
+static SHORTHAUL_INLINE void finish_apart(typename Out::value* output, const typename Out::value* residual, int64_t at,
+                                          vec sum, int64_t count, int64_t step) {
+  typename Out::value narrow[lanes] = {};
+  if (residual != nullptr) {
+    for (int64_t lane = 0; lane < count; ++lane) narrow[lane] = residual[at + lane * step];
+    sum += Out::load(narrow);
+  }
+  Out::store(narrow, Activation::apply(sum));
+  for (int64_t lane = 0; lane < count; ++lane) output[at + lane * step] = narrow[lane];
+}
+
 // Contiguous output: finished sums of a pixel are the channels at `sums_of(pixel)`; pixels that are
-// neighbours in their plane leave as vectors, transposed in registers.
+// neighbours in their plane leave as vectors, transposed in registers. `step`: places from one pixel of a
+// line to the next; a phase of a strided gradient has others in between.
 template <class Out, class Activation, class SumsOf>
 static inline void store_planes(typename Out::value* output, const typename Out::value* residual,
                                 const SumsOf& sums_of, const int64_t* offsets,
-                                int64_t pixels, int64_t channels, int64_t plane) {
+                                int64_t pixels, int64_t channels, int64_t plane, int64_t step = 1) {
   int64_t pixel = 0;
   while (pixel < pixels) {
     int64_t run = 1;
     while (run < lanes && pixel + run < pixels &&
-           offsets[pixel + run] == offsets[pixel] + run) {
+           offsets[pixel + run] == offsets[pixel] + run * step) {
       ++run;
     }
     for (int64_t channel = 0; channel < channels; channel += lanes) {
@@ -72,8 +86,14 @@ static inline void store_planes(typename Out::value* output, const typename Out:
         }
         transpose(block);
         auto* to = output + offsets[pixel] + channel * plane;
+        if (step == 1) {
 #pragma GCC unroll 16
-        for (int lane = 0; lane < lanes; ++lane, to += plane) Out::store(to, Activation::apply(block[lane]));
+          for (int lane = 0; lane < lanes; ++lane, to += plane) Out::store(to, Activation::apply(block[lane]));
+        } else {
+          for (int lane = 0; lane < lanes; ++lane, to += plane) {
+            finish_apart<Out, Activation>(to, nullptr, 0, block[lane], lanes, step);
+          }
+        }
         continue;
       }
       vec block[lanes] = {};
@@ -82,8 +102,12 @@ static inline void store_planes(typename Out::value* output, const typename Out:
       }
       transpose(block);
       for (int64_t lane = 0; lane < here; ++lane) {
-        finish<Out, Activation>(output, residual, offsets[pixel] + (channel + lane) * plane,
-                                block[lane], run);
+        const int64_t at = offsets[pixel] + (channel + lane) * plane;
+        if (step == 1) {
+          finish<Out, Activation>(output, residual, at, block[lane], run);
+        } else {
+          finish_apart<Out, Activation>(output, residual, at, block[lane], run, step);
+        }
       }
     }
     pixel += run;

@@ -335,14 +335,7 @@ struct PlanarBlock {
     for (int64_t v = 0; v < vectors; ++v) {
       const int64_t left = columns - column - v * lanes, present = left < lanes ? left : lanes;
       const int64_t at = base + v * lanes * pixel_step;
-      vec sum = load(sums + v * lanes);
-      value narrow[lanes] = {};
-      if (residual != nullptr) {
-        for (int64_t lane = 0; lane < present; ++lane) narrow[lane] = residual[at + lane * pixel_step];
-        sum += Value::load(narrow);
-      }
-      Value::store(narrow, Activation::apply(sum));
-      for (int64_t lane = 0; lane < present; ++lane) output[at + lane * pixel_step] = narrow[lane];
+      finish_apart<Value, Activation>(output, residual, at, load(sums + v * lanes), present, pixel_step);
     }
   }
 };
