@@ -40,6 +40,7 @@ from shorthaul.conv.plans import (
     plan_sliding,
     plan_tall,
     plan_winograd,
+    skips_padding,
 )
 from shorthaul.conv.problem import ConvProblem, Triple
 from shorthaul.conv.schedule import (
@@ -47,7 +48,6 @@ from shorthaul.conv.schedule import (
     ConvSchedule,
     Sizes,
     choose_schedule,
-    has_much_padding,
     remembered_schedule,
     schedule_gradient,
     schedule_pass,
@@ -235,7 +235,7 @@ def _prepare(task: WindowTask, taps: Taps | None, schedule: ConvSchedule, thread
         pair_order = find_run_order(task.shape, kernel.windows, joins_columns=kernel.joins_columns)
     plan = plan_blocks(task, schedule, threads)
     numbers = _block_numbers(
-        plan, schedule.depth_chunk, task, schedule, int(has_much_padding(task))
+        plan, schedule.depth_chunk, task, schedule, int(skips_padding(task, schedule))
     )
     return Call(
         task,

@@ -79,6 +79,11 @@ def find_run_order(shape: KernelShape, windows: str, *, joins_columns: bool) -> 
     return "rows" if joins_columns else "taps"
 
 
+def has_even_steps(windows: str, rows: int, run_length: int) -> bool:
+    """Whether tiles of `rows` windows rely on even steps from one to the next, not on a pointer to each."""
+    return rows > MOST_POINTERS or (windows != "strips" and 0 < run_length < SHORT_RUN)
+
+
 @dataclass(frozen=True)
 class WindowKernel:
     """Everything that decides the text of a window kernel."""
@@ -122,8 +127,7 @@ class WindowKernel:
     def window_step(self) -> int:
         """Values from window to window, where tiles rely on it instead of a pointer to each window; else 0."""
         shape = self.shape
-        has_short_runs = self.windows != "strips" and 0 < self.run_length < SHORT_RUN
-        if shape is None or not (has_short_runs or self.rows > MOST_POINTERS):
+        if shape is None or not has_even_steps(self.windows, self.rows, self.run_length):
             return 0
         if self.windows == "in_place":
             return shape.stride[2] * shape.in_channels * shape.groups

@@ -55,6 +55,7 @@ struct Halves {
 struct Columns {
   int32_t* source;
   int64_t count, inner_begin, inner_end;
+  int64_t dropped = 0;  // from the left, before the first packed column
 
   void fill(int64_t first_output, int64_t outputs, const Shape& shape, const Sizes& sizes) {
     const int64_t first = first_output * shape.column_step();
@@ -68,6 +69,16 @@ struct Columns {
     const int64_t stop = start + sizes.in_w;
     inner_begin = start < 0 ? 0 : start > count ? count : start;
     inner_end = stop < inner_begin ? inner_begin : stop > count ? count : stop;
+  }
+
+  // Leaves away the zeros of the padding, where no tap reads them; not where columns are packed by windows.
+  void drop_padding(const Shape& shape) {
+    dropped = 0;
+    if (shape.skips_columns()) return;
+    dropped = inner_begin;
+    count = inner_end - inner_begin;
+    std::memmove(source, source + dropped, count * sizeof *source);
+    inner_begin = 0, inner_end = count;
   }
 };
 

@@ -97,10 +97,18 @@ struct Run {
 // The runs that a tile adds, in the order of the weights.
 struct Runs {
   const Run* first;
-  int64_t number, values;  // at least one run of at least one value
+  int64_t number, values;  // at least one value each
 };
 
-// One register tile: loads its sums from `begin`, adds the runs of `rows` windows, and stores the
+// A register tile that adds no runs: its sums are what they begin with.
+template <class Out, int rows, int vectors>
+static void begin_tile(const real* begin, int64_t begin_step, typename Out::value* const* to) {
+  for (int row = 0; row < rows; ++row) {
+    for (int v = 0; v < vectors; ++v) Out::store(to[row] + v * lanes, load(begin + row * begin_step + v * lanes));
+  }
+}
+
+// One register tile: loads its sums from `begin`, adds the runs of `rows` windows (at least one run), and stores the
 // sums to `to`, as `Out` has them. One way in and one way out, in a function of its own: with any choice inside, g++ 12
 // keeps the sums in memory around it, for 80 cycles a tile. `values` is the length of a run, and `step`
 // the values from window to window, where they are known when the kernel is compiled, else 0. `has_gaps`:

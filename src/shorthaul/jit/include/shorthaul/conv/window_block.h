@@ -83,7 +83,7 @@ struct WindowBlock {
     if constexpr (can_skip) {
       class_runs = reinterpret_cast<Run*>(take(taps * sizeof(Run)));
       places = reinterpret_cast<int64_t*>(take(capacity * sizeof(int64_t)));
-      classes.carve(skips_padding && shape.kernel_h > 1, block_rows, block_columns, take);
+      classes.carve(skips_padding, block_rows, block_columns, take);
     }
     packed = reinterpret_cast<factor*>(memory);
     columns.count = shape.columns(block_columns);
@@ -139,7 +139,8 @@ struct WindowBlock {
                                                      : shape.column_step() * column_pitch(shape);
     if (layout != Windows::in_place) {
       columns.fill(first_column, outputs, shape, sizes);
-      if (layout == Windows::rows) find_runs(shape, sizes);  // the last block is narrower
+      if (is_skipping()) columns.drop_padding(shape);
+      if (layout == Windows::rows) find_runs(shape, sizes);  // blocks differ in width
     }
     if constexpr (can_skip) classes.find(rows, first_column, outputs, shape, sizes);
     Band band;
@@ -153,7 +154,7 @@ struct WindowBlock {
                            first_column * shape.stride_w;
         window = at * all_inputs + first_channel;
       } else if constexpr (layout == Windows::rows) {
-        window = pack_band(band, input, row, first_channel, shape, sizes);
+        window = pack_band(band, input, row, first_channel, shape, sizes) - columns.dropped * shape.in_channels;
       } else {
         window = (each - rows.begin) * columns.count * shape.column_values();
         pack_strip<In, channels_last>(packed + window, input, row, columns, first_channel,
@@ -186,29 +187,28 @@ struct WindowBlock {
     }
   }
 
-  // The rows of one image that are packed so far: line `first` is image row `top`.
+  // The rows of one image that are packed so far: image row `height` is line `origin + height`.
   struct Band {
-    int64_t image = -1, depth = -1, top = 0, first = 0, filled = 0;
+    int64_t image = -1, depth = -1, origin = 0, filled = 0;
   };
 
   // Packs the image rows under one output row that its neighbours have not packed; where its first
-  // window is.
+  // window is. Windows that reach into padding which is not packed begin before the rows they read.
   int64_t pack_band(Band& band, const value* input, const OutputRow& row, int64_t first_channel,
                     const Shape& shape, const Sizes& sizes) const {
     const int64_t pitch = columns.count * shape.in_channels;
     const int64_t top = row.height * shape.stride_h - sizes.padding_h;
+    Span read{top, top + (shape.kernel_h - 1) * shape.dilation_h + 1};
+    if (is_skipping()) read = {std::clamp<int64_t>(top, 0, sizes.in_h), std::min(read.end, sizes.in_h)};
     if (band.image != row.image || band.depth != row.depth) {
-      band = Band{row.image, row.depth, top, band.filled, band.filled};
+      band = Band{row.image, row.depth, band.filled - read.begin, band.filled};
     }
-    const int64_t line = band.first + top - band.top;
-    const int64_t end = line + (shape.kernel_h - 1) * shape.dilation_h + 1;
-    if (band.filled < line) band.filled = line;  // rows that no window reads
-    for (; band.filled < end; ++band.filled) {
-      const int64_t height = band.top + band.filled - band.first;
-      pack_image_row<In, channels_last>(packed + band.filled * pitch, input, row, height, columns,
+    band.filled = std::max(band.filled, band.origin + read.begin);  // past rows that no window reads
+    for (; band.filled < band.origin + read.end; ++band.filled) {
+      pack_image_row<In, channels_last>(packed + band.filled * pitch, input, row, band.filled - band.origin, columns,
                                            first_channel, shape, sizes);
     }
-    return line * pitch;
+    return (band.origin + top) * pitch;
   }
 
   // Calls body(chunk) for each chunk of the window: whole runs, or parts of long ones whose length is
@@ -275,8 +275,6 @@ struct WindowBlock {
       const int64_t end = std::min(chunk.last_run, column * height + kernel_rows.end);
       for (int64_t run = begin; run < end; ++run) class_runs[number++] = window_runs[run];
     }
-    // A tile has at least one run: where all are padding, it adds the zeros of the first.
-    if (number == 0) class_runs[number++] = window_runs[chunk.first_run];
     return {class_runs, number, chunk.count};
   }
 
@@ -317,6 +315,8 @@ struct WindowBlock {
                         : bias != nullptr ? bias
                                           : reinterpret_cast<const real*>(zeros);
     const auto sum_to = [&](auto out, auto* const* to) {
+      // Nothing of this chunk is inside the image.
+      if (can_skip && runs.number == 0) return begin_tile<decltype(out), rows, vectors>(begin, chunk.depth > 0 ? wide : 0, to);
       sum_tile<decltype(out), rows, vectors, run_length, window_step, can_skip>(
           begin, chunk.depth > 0 ? wide : 0, windows + chunk.begin, window_offsets + pixel,
           weights + steps_of(chunk.begin) * wide, runs, to);
