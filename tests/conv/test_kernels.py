@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shorthaul.conv import aten
+from shorthaul.conv.calls import prepare_forward
 from shorthaul.conv.geometry import forward_task
 from shorthaul.conv.kernels import (
     run_forward,
@@ -18,7 +19,7 @@ from shorthaul.conv.kernels import (
     supports,
 )
 from shorthaul.conv.machine import this_machine
-from shorthaul.conv.packing import packed_weights
+from shorthaul.conv.packing import forward_view, pack_panels, packed_weights
 from shorthaul.conv.plans import choose_windows, plan_gradient
 from shorthaul.conv.problem import ACTIVATIONS, LAYOUTS, ConvProblem
 from shorthaul.conv.schedule import (
@@ -274,6 +275,68 @@ def test_a_specialised_kernel_for_many_channels_skips_padding(layout: str) -> No
     schedule = ConvSchedule("window", 6, 2, strip_bytes=10 * 11 * 256, depth_chunk=7 * 64)
     expected = require_forward(case, schedule=replace(schedule, windows="strips"))
     assert torch.equal(require_forward(case, schedule=schedule), expected)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize(
+    ("padding", "stride", "sizes"),
+    [
+        (((0, 0), (3, 3), (2, 2)), (1, 1, 1), (1, 5, 6)),
+        (((0, 0), (9, 8), (7, 9)), (1, 1, 2), (1, 3, 2)),  # windows that see nothing of the image
+        (((0, 0), (2, 4), (3, 1)), (1, 5, 5), (1, 9, 12)),  # rows and columns that no window reads
+    ],
+)
+@pytest.mark.parametrize("batch", [1, 4])
+def test_packed_rows_without_padding_fit_their_workspace(
+    layout: str, padding: Any, stride: Any, sizes: Any, batch: int
+) -> None:
+    problem = ConvProblem(5, 19, (1, 4, 3), stride, padding=padding, layout=layout)
+    image, weight, _ = Case(problem, batch, sizes).tensors()
+    for strip_bytes in (400, 2000, 100_000):
+        schedule = ConvSchedule(
+            "window", 6, 2, is_specialised=False, strip_bytes=strip_bytes, windows="rows"
+        )
+        call = prepare_forward(problem, (batch, *sizes), schedule, 1)
+        packed = pack_panels(weight, forward_view(weight, 1), call.panel, call.lanes, torch.float32)
+        workspace = torch.full((call.workspace_bytes + 4096 + 64,), 171, dtype=torch.uint8)
+        workspace = workspace[-workspace.data_ptr() % 64 :]
+        output = torch.empty_strided(call.out_shape, call.out_strides)
+        torch.set_num_threads(1)
+        call.run(image, packed, None, None, output, workspace, call.numbers)
+        assert (workspace[call.workspace_bytes :] == 171).all()
+        require_close(output, aten.run_forward(problem, image, weight))
+
+
+@pytest.mark.parametrize("stride", [2, 3])
+@pytest.mark.parametrize("width", [9, 40, 71])
+def test_phases_of_a_strided_gradient_leave_their_neighbours_alone(stride: int, width: int) -> None:
+    # Rows of a few pixels, of whole vectors of them, and of both; two vectors of channels, one not full.
+    problem = ConvProblem(
+        19, 8, (1, 3, 3), (1, stride, stride), padding=((0, 0), (1, 1), (1, 1)), layout="contiguous"
+    )
+    case = Case(problem, 2, (1, 9, width))
+    _, weight, _ = case.tensors()
+    gradient = output_like(case, seed=1)
+    last = replace(problem, layout="channels_last")
+    expected = run_grad_input(
+        last, gradient.contiguous(memory_format=torch.channels_last_3d), weight, case.sizes
+    )
+    got = run_grad_input(problem, gradient, weight, case.sizes)
+    assert got.is_contiguous()
+    assert torch.equal(got, expected)
+    require_close(got, aten.run_grad_input(problem, gradient, weight, case.sizes))
+
+
+@pytest.mark.parametrize("channels", [2, 3, 4])
+@pytest.mark.parametrize("width", [7, 16, 19, 40])
+def test_planes_of_few_channels_are_packed_as_pixels(channels: int, width: int) -> None:
+    problem = ConvProblem(
+        channels, 19, (1, 3, 3), padding=((0, 0), (1, 1), (1, 0)), layout="contiguous"
+    )
+    case = Case(problem, 2, (1, 6, width))
+    strips = ConvSchedule("window", 6, 2, is_specialised=False, strip_bytes=1500, windows="strips")
+    expected = require_forward(case, schedule=strips)
+    assert torch.equal(require_forward(case, schedule=replace(strips, windows="rows")), expected)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)

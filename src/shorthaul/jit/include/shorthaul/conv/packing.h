@@ -141,6 +141,35 @@ static SHORTHAUL_INLINE void pack_row_channels_last(typename In::packed* to, con
   pack_some(0, columns.count);
 }
 
+// Vector `which` of as many as there are planes: their lanes in turn, as the channels of pixels.
+template <int planes, int which, int... lane>
+static SHORTHAUL_INLINE vec interleave(const vec (&from)[planes], std::integer_sequence<int, lane...>) {
+  const auto plane_of = [](int each) { return (which * lanes + each) % planes; };
+  const auto pixel_of = [](int each) { return (which * lanes + each) / planes; };
+  vec pixels = __builtin_shufflevector(from[0], from[1], (plane_of(lane) == 1 ? lanes + pixel_of(lane) : pixel_of(lane))...);
+  if constexpr (planes > 2) {
+    pixels = __builtin_shufflevector(pixels, from[2], (plane_of(lane) == 2 ? lanes + pixel_of(lane) : lane)...);
+  }
+  return pixels;
+}
+
+// `count` neighbouring columns of two or three planes as pixels, all that fill vectors; how many these are.
+template <class In, int planes>
+static SHORTHAUL_INLINE int64_t pack_pixels(real* to, const typename In::value* from, int64_t count, int64_t plane) {
+  int64_t column = 0;
+  for (; column + lanes <= count; column += lanes) {
+    vec rows[planes];
+#pragma GCC unroll 4
+    for (int each = 0; each < planes; ++each) rows[each] = In::load(from + column, each, plane);
+    constexpr auto all = std::make_integer_sequence<int, lanes>{};
+    real* pixels = to + column * planes;
+    store(pixels, interleave<planes, 0>(rows, all));
+    store(pixels + lanes, interleave<planes, 1>(rows, all));
+    if constexpr (planes > 2) store(pixels + 2 * lanes, interleave<planes, 2>(rows, all));
+  }
+  return column;
+}
+
 // One window row of contiguous images: channels are a plane apart, so blocks are transposed.
 template <class In>
 static SHORTHAUL_INLINE void pack_row_contiguous(typename In::packed* to, const typename In::value* from,
@@ -151,6 +180,16 @@ static SHORTHAUL_INLINE void pack_row_contiguous(typename In::packed* to, const 
     to[column * pitch + channel] = source < 0 ? 0 : In::from(from[channel * plane + source]);
   };
   int64_t channel = 0;
+  // Of the inner columns, those that left together as pixels of a few channels.
+  int64_t packed_end = columns.inner_begin;
+  if constexpr (std::is_same_v<typename In::packed, real>) {
+    if (pitch == channels && (channels == 2 || channels == 3) && columns.inner_begin < columns.inner_end) {
+      real* pixels = to + columns.inner_begin * pitch;
+      const auto* row = from + columns.source[columns.inner_begin];
+      const int64_t count = columns.inner_end - columns.inner_begin;
+      packed_end += channels == 2 ? pack_pixels<In, 2>(pixels, row, count, plane) : pack_pixels<In, 3>(pixels, row, count, plane);
+    }
+  }
   for (; channel + In::block <= channels; channel += In::block) {
     int64_t column = 0;
     for (; column < columns.inner_begin; ++column) {
@@ -176,7 +215,7 @@ static SHORTHAUL_INLINE void pack_row_contiguous(typename In::packed* to, const 
     for (; column < columns.inner_begin; ++column) pack_one(column, channel);
     if (columns.inner_begin < columns.inner_end) {
       const auto* row = from + channel * plane + columns.source[columns.inner_begin];
-      for (; column < columns.inner_end; ++column) {
+      for (column = packed_end; column < columns.inner_end; ++column) {
         to[column * pitch + channel] = In::from(row[column - columns.inner_begin]);
       }
     }
