@@ -2,10 +2,15 @@
 
 import pytest
 
-from shorthaul.conv.geometry import forward_task
+from shorthaul.conv.geometry import forward_task, grad_input_tasks
 from shorthaul.conv.plans import plan_blocks, plan_gradient, plan_planes, plan_tall
 from shorthaul.conv.problem import ConvProblem
-from shorthaul.conv.schedule import choose_schedule, schedule_gradient, tall_schedule
+from shorthaul.conv.schedule import (
+    choose_schedule,
+    schedule_gradient,
+    schedule_pass,
+    tall_schedule,
+)
 
 # The papers' twelve layers: input channels, size, output channels, kernel, stride.
 LAYERS = (
@@ -111,3 +116,36 @@ def test_an_image_whose_rows_fit_is_packed_once() -> None:
     # As high as half of the second-level cache allows, and as wide as the image.
     assert plan.block_rows >= 28
     assert plan.block_columns == 56
+
+
+@pytest.mark.parametrize("layout", ["contiguous", "channels_last"])
+@pytest.mark.parametrize("threads", [1, 2, 16])
+@pytest.mark.parametrize("batch", [1, 8, 128])
+@pytest.mark.parametrize("index", range(12))
+def test_gradients_of_the_input_need_less_than_a_megabyte_per_thread(
+    index: int, batch: int, threads: int, layout: str
+) -> None:
+    problem, sizes = layer(index, layout)
+    for task, _ in grad_input_tasks(problem, batch, sizes):
+        schedule = schedule_pass(task)
+        plan = plan_planes if schedule.method == "planar" else plan_blocks
+        assert plan(task, schedule, threads).thread_bytes < 1_000_000
+
+
+@pytest.mark.parametrize(("batch", "threads"), [(8, 1), (8, 2), (6, 3), (64, 3)])
+def test_blocks_that_skip_padding_hold_whole_images(batch: int, threads: int) -> None:
+    problem, sizes = layer(11, "contiguous")
+    ((task, _),) = grad_input_tasks(problem, batch, sizes)
+    plan = plan_blocks(task, schedule_pass(task), threads)
+    images, rest = divmod(plan.block_rows, task.out_sizes[1])
+    assert rest == 0
+    assert images > 1
+    assert batch % images == 0
+    assert batch // images % threads == 0 or batch // images >= 8 * threads
+    assert (plan.block_columns, plan.panel_parts) == (task.out_sizes[2], 1)
+
+
+def test_threads_that_cannot_share_images_evenly_share_panels() -> None:
+    problem, sizes = layer(11, "contiguous")
+    ((task, _),) = grad_input_tasks(problem, 3, sizes)
+    assert plan_blocks(task, schedule_pass(task), 2).panel_parts == 2
