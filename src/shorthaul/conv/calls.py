@@ -22,6 +22,7 @@ from shorthaul.conv.emit_grad_weight import emit_grad_weight_kernel
 from shorthaul.conv.emit_grouped import GroupedKernel, emit_grouped_kernel
 from shorthaul.conv.emit_planar import PlanarKernel, emit_planar_kernel
 from shorthaul.conv.emit_sliding import SlidingKernel, emit_sliding_kernel
+from shorthaul.conv.emit_sweep import SweepKernel, emit_sweep_kernel
 from shorthaul.conv.emit_tall import TallKernel, emit_tall_kernel
 from shorthaul.conv.emit_window import WindowKernel, emit_window_kernel, find_run_order
 from shorthaul.conv.emit_winograd import WinogradKernel, emit_winograd_kernel
@@ -32,12 +33,14 @@ from shorthaul.conv.plans import (
     GradientPlan,
     can_join_columns,
     choose_windows,
+    groups_together,
     plan_blocks,
     plan_gradient,
     plan_groups,
     plan_planes,
     plan_rows,
     plan_sliding,
+    plan_sweep,
     plan_tall,
     plan_winograd,
     skips_padding,
@@ -52,6 +55,7 @@ from shorthaul.conv.schedule import (
     schedule_gradient,
     schedule_pass,
     schedule_task,
+    sweep_machine,
 )
 from shorthaul.jit import CppSource, KernelFunction, load_kernel
 
@@ -218,6 +222,8 @@ def _prepare(task: WindowTask, taps: Taps | None, schedule: ConvSchedule, thread
         return _prepare_sliding(task, taps, schedule, threads)
     if schedule.method == "tall":
         return _prepare_tall(task, taps, schedule, threads)
+    if schedule.method == "sweep":
+        return _prepare_sweep(task, taps, schedule, threads)
     if schedule.method == "grouped":
         return _prepare_grouped(task, schedule, threads)
     if schedule.method.startswith("winograd"):
@@ -351,6 +357,27 @@ def _prepare_tall(
     run = _load(emit_tall_kernel, kernel)
     # A panel per vector of channels: [vector][tap][channel].
     order = (taps, "depthwise", lanes, shape)
+    return Call(task, taps, run, numbers, order, lanes, lanes, plan.thread_bytes * threads)
+
+
+def _prepare_sweep(
+    task: WindowTask, taps: Taps | None, schedule: ConvSchedule, threads: int
+) -> Call:
+    machine = sweep_machine(task)
+    kernel = SweepKernel(
+        task.dtype, task.channels_last, task.activation, machine, schedule.rows, task.shape
+    )
+    plan = plan_sweep(task, schedule, threads)
+    numbers = _as_array(
+        plan.thread_bytes,
+        plan.block_rows,
+        plan.block_columns,
+        groups_together(task),
+        *task.size_values(),
+    )
+    lanes = machine.lanes(task.sum_bytes)
+    run = _load(emit_sweep_kernel, kernel)
+    order = (taps, lanes, lanes, task.shape)
     return Call(task, taps, run, numbers, order, lanes, lanes, plan.thread_bytes * threads)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import platform
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from shorthaul.jit.toolchain import read_processor
@@ -29,6 +29,10 @@ class VectorMachine:
     def lanes(self, value_bytes: int) -> int:
         """Values in one register."""
         return self.vector_bytes // value_bytes
+
+    def halved(self) -> VectorMachine:
+        """The same registers used by half: AVX-512 has all 32 of them for its 256-bit instructions, too."""
+        return replace(self, vector_bytes=self.vector_bytes // 2)
 
     def fits_tile(self, rows: int, vectors: int) -> bool:
         """Whether a tile of sums, its smaller side and one streamed value stay in registers."""

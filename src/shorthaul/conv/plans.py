@@ -17,9 +17,11 @@ from shorthaul.conv.machine import second_level_cache_bytes, this_machine
 from shorthaul.conv.schedule import (
     PLANE_BYTES,
     SLIDING_BYTES,
+    SWEEP_BYTES,
     TALL_BYTES,
     ConvSchedule,
     has_much_padding,
+    sweep_machine,
 )
 
 
@@ -143,6 +145,38 @@ def plan_tall(task: WindowTask, schedule: ConvSchedule, threads: int) -> BlockPl
     pieces = (
         _columns(task, columns) * 4, columns * 8, schedule.rows * columns * vector_bytes,
         (rows + above) * row_bytes(columns),
+    )  # fmt: skip
+    return BlockPlan(rows, columns, 1, sum(-(-piece // 64) * 64 for piece in pieces))
+
+
+def groups_together(task: WindowTask) -> int:
+    """Groups that the sweep kernel packs at once: those that share cache lines of a channels-last image."""
+    channels = task.shape.in_channels
+    sharing = 64 // task.dtype.itemsize // channels if task.channels_last else 1
+    return max(1, min(sharing, task.shape.groups))
+
+
+def plan_sweep(task: WindowTask, schedule: ConvSchedule, threads: int) -> BlockPlan:
+    """Cut the outputs of one group into blocks whose packed columns fit the schedule's strips."""
+    shape, value_bytes = task.shape, task.sum_bytes
+    budget = schedule.strip_bytes or SWEEP_BYTES
+    height, width = task.out_sizes[1:]
+
+    def block_bytes(rows: int, columns: int) -> int:
+        band = (rows - 1) * shape.stride[1] + (shape.kernel[1] - 1) * shape.dilation[1] + 1
+        column_bytes = (-(-band * shape.in_channels * value_bytes // 64) | 1) * 64
+        return groups_together(task) * _columns(task, columns) * column_bytes
+
+    least = min(height, schedule.rows)
+    columns = _even_part(width, _largest(1, width, lambda each: block_bytes(least, each) <= budget))
+    most = _largest(least, height, lambda each: block_bytes(each, columns) <= budget)
+    others = task.batch * task.out_sizes[0] * -(-width // columns)
+    others *= -(-shape.groups // groups_together(task))
+    rows = _share_rows(height, _even_part(height, most), most, others, 1, threads)
+    lanes = sweep_machine(task).lanes(value_bytes)
+    pieces = (
+        _columns(task, columns) * 4, columns * 8, columns * schedule.rows * lanes * value_bytes,
+        block_bytes(rows, columns),
     )  # fmt: skip
     return BlockPlan(rows, columns, 1, sum(-(-piece // 64) * 64 for piece in pieces))
 
