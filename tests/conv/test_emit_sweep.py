@@ -172,6 +172,8 @@ def test_what_it_is_chosen_for(monkeypatch: pytest.MonkeyPatch) -> None:
         assert method(large, layout=layout) == "sweep"
         assert method(large, layout=layout, groups=2) == "sweep"  # as wide as a vector
         assert method(small, layout=layout) != "sweep"
+        one_group = method(large, layout=layout, out_channels=8, groups=1)
+        assert one_group == ("planar" if layout == "contiguous" else "sweep")
         assert method(large, layout=layout, stride=(1, 1, 2)) != "sweep"
         assert method(large, layout=layout, groups=8) != "sweep"  # half of half a vector
     monkeypatch.setattr(schedules, "this_machine", lambda: AVX2)
