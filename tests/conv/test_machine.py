@@ -18,9 +18,11 @@ from shorthaul.conv.emit_depthwise import (
 from shorthaul.conv.emit_grad_weight import emit_grad_weight_kernel
 from shorthaul.conv.emit_planar import PlanarKernel, emit_planar_kernel
 from shorthaul.conv.emit_sliding import SlidingKernel, emit_sliding_kernel
+from shorthaul.conv.emit_sweep import SweepKernel, emit_sweep_kernel
 from shorthaul.conv.emit_tall import TallKernel, emit_tall_kernel
 from shorthaul.conv.emit_window import WindowKernel, emit_window_kernel
 from shorthaul.conv.emit_winograd import WinogradKernel, emit_winograd_kernel
+from shorthaul.conv.geometry import KernelShape
 from shorthaul.conv.machine import (
     AVX2,
     AVX512,
@@ -109,6 +111,8 @@ def kernels_for(machine: VectorMachine) -> list[CppSource]:
     window = WindowKernel(torch.float32, True, "gelu", machine, rows, vectors)
     depthwise = DepthwiseKernel(torch.bfloat16, None, machine, 6, 2)
     paired = replace(window, dtype=torch.bfloat16, has_pairs=True)
+    shape = KernelShape(8, machine.lanes(4), 4, (1, 3, 3), (1, 1, 1), (1, 1, 1))
+    sweep = SweepKernel(torch.float32, True, None, machine, 4, shape)
     return [
         *([emit_window_kernel(paired)] if machine.multiplies_pairs else []),
         emit_window_kernel(window),
@@ -122,6 +126,8 @@ def kernels_for(machine: VectorMachine) -> list[CppSource]:
         emit_sliding_kernel(SlidingKernel(torch.float32, False, None, machine, 8, 1, 3, 2)),
         emit_tall_kernel(TallKernel(torch.float32, True, "relu", machine, 8, 3)),
         emit_tall_kernel(TallKernel(torch.bfloat16, False, None, machine, 4, 3)),
+        emit_sweep_kernel(sweep),
+        emit_sweep_kernel(replace(sweep, channels_last=False, activation="gelu")),
     ]
 
 

@@ -2,7 +2,7 @@
 
 With so few channels every product needs a value of its own, and loads are as many as products. A tile
 that goes from image column to image column loads a value once for all kernel columns, and a weight
-once for all of its rows: 11 loads for 24 products of a kernel three columns wide, where the window
+once for all of its rows: 12 loads for 27 products of a kernel three columns wide, where the window
 kernel has 17 for 16.
 """
 
