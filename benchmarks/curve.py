@@ -19,8 +19,21 @@ MEBIBYTE = 2**20
 Point = tuple[float, float, str]  # memory, time, and what it is
 
 
-def draw_curve(rows: Sequence[Mapping[str, Any]], panels: Mapping[str, str]) -> str:
+Rows = Sequence[Mapping[str, Any]]
+
+
+def draw_curve(rows: Rows, panels: Mapping[str, str]) -> str:
     """One panel per figure in `panels` (its name and what to call it), one line per arm."""
+    return _draw(rows, {title: _points_of(rows, figure) for figure, title in panels.items()})
+
+
+def draw_curves(rows: Rows, figure: str, panels: Mapping[str, str]) -> str:
+    """One panel of `figure` for the cases with each ending in `panels`, one line per arm."""
+    chosen = {end: [row for row in rows if row["case"].endswith(end)] for end in panels}
+    return _draw(rows, {title: _points_of(chosen[end], figure) for end, title in panels.items()})
+
+
+def _draw(rows: Rows, panels: Mapping[str, Mapping[str, Sequence[Point]]]) -> str:
     arms = list(dict.fromkeys(row["arm"] for row in rows))
     colours = {arm: COLOURS[index % len(COLOURS)] for index, arm in enumerate(arms)}
     height = HEIGHT + 22 * math.ceil(len(arms) / 3)
@@ -29,9 +42,9 @@ def draw_curve(rows: Sequence[Mapping[str, Any]], panels: Mapping[str, str]) -> 
         f'viewBox="0 0 {WIDTH * len(panels)} {height}" font-family="sans-serif" font-size="12">',
         '<rect width="100%" height="100%" fill="white"/>',
     ]
-    for index, (figure, title) in enumerate(panels.items()):
+    for index, (title, points) in enumerate(panels.items()):
         parts.append(f'<g transform="translate({index * WIDTH} 0)">')
-        parts += _draw_panel(_points_of(rows, figure), title, colours)
+        parts += _draw_panel(points, title, colours)
         parts.append("</g>")
     for index, arm in enumerate(arms):
         x, y = 20 + 210 * (index % 3), HEIGHT + 12 + 22 * (index // 3)
@@ -40,7 +53,7 @@ def draw_curve(rows: Sequence[Mapping[str, Any]], panels: Mapping[str, str]) -> 
     return "\n".join([*parts, "</svg>\n"])
 
 
-def _points_of(rows: Sequence[Mapping[str, Any]], figure: str) -> dict[str, list[Point]]:
+def _points_of(rows: Rows, figure: str) -> dict[str, list[Point]]:
     points: dict[str, list[Point]] = {}
     for row in rows:
         if figure in row["figures"]:

@@ -153,12 +153,14 @@ def measure_peak(setting: Setting, threads: int, pipe: Any) -> None:
     before = read_peak_resident_bytes() or 0
     step()
     growth = (read_peak_resident_bytes() or 0) - before
-    live: int | None = setting.saved_bytes
+    pipe.send((growth, live_bytes_of(setting, context)))
+
+
+def live_bytes_of(setting: Setting, context: Any) -> int:
+    """Peak of live activation bytes of a setting whose steps ran in `context`."""
     if hasattr(context, "report"):
-        live = context.report().counts.peak_live_bytes
-    elif setting.arm == RECOMPUTE:
-        live = count_recomputing(setting)
-    pipe.send((growth, live))
+        return int(context.report().counts.peak_live_bytes)
+    return count_recomputing(setting) if setting.arm == RECOMPUTE else setting.saved_bytes
 
 
 def peaks_of(setting: Setting) -> tuple[int, int]:
@@ -183,9 +185,17 @@ def peaks_of(setting: Setting) -> tuple[int, int]:
 
 
 def compare_arms(
-    answer: Answer, case: str, settings: Mapping[str, Setting], *, with_memory: bool
+    answer: Answer,
+    case: str,
+    settings: Mapping[str, Setting],
+    *,
+    with_memory: bool,
+    with_live: bool = False,
 ) -> None:
-    """Measure the arms of one case in turns, and each one's memory by itself."""
+    """Measure the arms of one case in turns, and each one's memory by itself.
+
+    `with_live` only adds the live bytes of the steps that were timed.
+    """
     if not answer.wants(case):
         return
     figures: dict[str, dict[str, float]] = {name: {} for name in settings}
@@ -206,6 +216,10 @@ def compare_arms(
         contexts.append(context)
     answer.compare(case, arms, baseline=KEEP, same=same_bits, figures=figures, sample_seconds=0.0)
     torch.set_num_threads(threads)
+    if with_live:
+        timed = zip(answer.rows[-len(arms) :], settings.values(), contexts, strict=True)
+        for row, setting, context in timed:
+            row["figures"]["peak_live_bytes"] = live_bytes_of(setting, context)
     for context in contexts:
         if hasattr(context, "close"):
             context.close()

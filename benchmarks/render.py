@@ -23,7 +23,7 @@ from typing import Any
 
 from benchmarks import ledger
 from benchmarks.bars import draw_layer_shares, draw_steps
-from benchmarks.curve import draw_curve
+from benchmarks.curve import draw_curve, draw_curves
 from benchmarks.heat_map import draw_heat_map, draw_memory
 from benchmarks.reference import render_errors, render_pages, render_settings
 from benchmarks.stages import PICTURE as STAGES_PICTURE
@@ -46,6 +46,17 @@ PICTURES: dict[str, tuple[str, Callable[[Sequence[Mapping[str, Any]]], str]]] = 
             panels={
                 "peak_live_bytes": "Peak of live activations",
                 "peak_growth_bytes": "Peak of resident memory, over before the step",
+            },
+        ),
+    ),
+    "docs/offload_disks.svg": (
+        "offload_curves",
+        partial(
+            draw_curves,
+            figure="peak_live_bytes",
+            panels={
+                f"disk of {rate} MB/s": f"Peak of live activations, {rate} MB/s"
+                for rate in (100, 300, 1000)
             },
         ),
     ),

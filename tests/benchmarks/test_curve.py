@@ -3,7 +3,7 @@
 from pathlib import Path
 from xml.etree import ElementTree
 
-from benchmarks.curve import choose_ticks, draw_curve
+from benchmarks.curve import choose_ticks, draw_curve, draw_curves
 from benchmarks.ledger import append
 from benchmarks.render import PICTURES, find_stale_pictures
 from tests.benchmarks.runs import make_row, make_run
@@ -29,6 +29,18 @@ def test_a_point_for_each_row_that_has_the_figure() -> None:
     ]
     assert draw_curve(ROWS, PANELS) == picture
     assert draw_curve([], PANELS).endswith("</svg>\n")
+
+
+def test_a_panel_for_each_ending_of_a_case() -> None:
+    picture = draw_curves(ROWS, "peak_growth_bytes", {"4": "four", "2": "two"})
+    tree = ElementTree.fromstring(picture)
+    drawn = [each.text for each in tree.iter("{http://www.w3.org/2000/svg}title")]
+    assert drawn == [
+        "plain, batch 4: 220 MiB, 2.00 s",
+        "plain, batch 2: 120 MiB, 1.00 s",
+        "a < b, batch 2: 50 MiB, 1.50 s",
+    ]
+    assert picture.index("four") < picture.index("two")
 
 
 def test_ticks_are_round_and_reach_the_largest() -> None:
