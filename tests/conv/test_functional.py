@@ -12,7 +12,6 @@ from shorthaul.conv.functional import conv1d, conv2d, conv3d
 from shorthaul.conv.problem import PADDING_MODES
 from shorthaul.errors import ConvolutionError
 from shorthaul.fallbacks import taken_fallbacks
-from shorthaul.settings import settings as settings_of_shorthaul
 from tests.conv.problems import ACTIVATION_LAYOUTS, Case, cases, in_double
 from tests.conv.tolerances import require_close
 
@@ -401,16 +400,3 @@ def test_an_unknown_padding_mode_is_refused() -> None:
 def test_shapes_on_the_meta_device() -> None:
     image, weight = torch.empty(2, 3, 8, 8, device="meta"), torch.empty(4, 3, 3, 3, device="meta")
     assert conv2d(image, weight, stride=2, padding=1).shape == (2, 4, 4, 4)
-
-
-def test_calls_that_are_known_still_obey_settings_and_look_at_shapes() -> None:
-    image, weight = torch.randn(1, 3, 6, 6), torch.randn(4, 3, 3, 3)
-    expected = torch.conv2d(image, weight)
-    for _ in range(2):
-        require_close(conv2d(image, weight), expected)
-    with settings_of_shorthaul.override(kernels="torch"):
-        assert torch.equal(conv2d(image, weight), expected)
-    require_close(conv2d(image[:, :, :5], weight), expected[:, :, :3])
-    require_close(conv2d(image, weight, stride=[2, 1]), expected[:, :, ::2])
-    with pytest.raises(ConvolutionError, match="should be the same"):
-        conv2d(image.double(), weight)

@@ -44,6 +44,14 @@ def test_a_kernel_computes() -> None:
     assert out.equal(x * 2.5)
 
 
+def test_a_kernel_computes_at_addresses_and_is_counted() -> None:
+    x, out = torch.arange(5.0), torch.zeros(5)
+    with sh.meter() as measured:
+        load_kernel(SCALE).scale.at(x.data_ptr(), 2.5, out.data_ptr(), 5)
+    assert out.equal(x * 2.5)
+    assert measured.launches == {"scale": 1}
+
+
 def test_it_is_the_same_kernel_the_second_time() -> None:
     assert load_kernel(SCALE) is load_kernel(dataclasses.replace(SCALE))
 

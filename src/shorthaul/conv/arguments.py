@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from shorthaul.conv.problem import Pair, Triple
 from shorthaul.errors import ConvolutionError
@@ -165,3 +166,21 @@ def verify_bias(bias: torch.Tensor, weight: torch.Tensor, channels: int) -> None
             f"Given weight of size {list(weight.shape)}, expected bias to be 1-dimensional with "
             f"{channels} elements, but got bias of size {list(bias.shape)} instead."
         )
+
+
+def expand_dimensions(tensor: Tensor, dimensions: int) -> Tensor:
+    """An input or output as canonical 5-D, with a batch of one if it had none."""
+    if tensor.dim() == dimensions + 1:
+        tensor = tensor.unsqueeze(0)
+    for _ in range(3 - dimensions):
+        tensor = tensor.unsqueeze(2)
+    return tensor
+
+
+def drop_dimensions(tensor: Tensor, dimensions: int, is_batched: bool) -> Tensor:
+    """The inverse of `expand_dimensions`."""
+    if dimensions == 2:
+        tensor = tensor.squeeze(2)
+    elif dimensions == 1:
+        tensor = tensor.squeeze((2, 3))
+    return tensor if is_batched else tensor.squeeze(0)

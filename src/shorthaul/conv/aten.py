@@ -55,6 +55,7 @@ def run_forward(
     residual: Tensor | None = None,
     *,
     out: Tensor | None = None,
+    is_trained: bool = False,  # noqa: ARG001 (nothing is packed)
 ) -> Tensor:
     """activation(convolution + bias + residual), with 5-D input and output."""
     image = pad(problem, input)
@@ -71,7 +72,12 @@ def run_forward(
 
 
 def run_grad_input(
-    problem: ConvProblem, grad_output: Tensor, weight: Tensor, input_sizes: Triple
+    problem: ConvProblem,
+    grad_output: Tensor,
+    weight: Tensor,
+    input_sizes: Triple,
+    *,
+    is_trained: bool = False,  # noqa: ARG001 (nothing is packed)
 ) -> Tensor:
     """The gradient of the input whose spatial sizes are `input_sizes`."""
     shape = (grad_output.shape[0], problem.in_channels, *_padded_sizes(problem, input_sizes))

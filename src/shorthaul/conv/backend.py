@@ -27,11 +27,22 @@ class Backend(Protocol):
         residual: Tensor | None = None,
         *,
         out: Tensor | None = None,
+        is_trained: bool = False,
     ) -> Tensor:
-        """activation(convolution + bias + residual), into `out` where it is given."""
+        """activation(convolution + bias + residual), into `out` where it is given.
+
+        Parameters that are trained change before their next use: no packed copy of them is kept. Nor
+        could it be trusted, because optimisers that write through `parameter.data` raise no version.
+        """
 
     def run_grad_input(
-        self, problem: ConvProblem, grad_output: Tensor, weight: Tensor, input_sizes: Triple
+        self,
+        problem: ConvProblem,
+        grad_output: Tensor,
+        weight: Tensor,
+        input_sizes: Triple,
+        *,
+        is_trained: bool = False,
     ) -> Tensor:
         """The gradient of the input."""
 

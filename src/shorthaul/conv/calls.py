@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -80,6 +80,11 @@ class Call:
     winograd_outputs: int = 0  # of one tile; 0: the weights are not transformed
     pair_order: str | None = None  # what of a window is one run, where weights are packed as pairs
     stretches: int = 1  # sums of the weights' gradient that are made before they are added up
+
+    @functools.cached_property
+    def real(self) -> torch.dtype:
+        """The dtype of sums and of packed weights."""
+        return sum_dtype(self.task.dtype)
 
     @functools.cached_property
     def is_empty(self) -> bool:
@@ -200,17 +205,24 @@ def prepare_forward(
     return replace(call, out_shape=shape, out_strides=strides)
 
 
+class InputGradientCalls(NamedTuple):
+    """A call per phase, and whether together they write every value."""
+
+    phases: tuple[Call, ...]
+    is_covered: bool
+
+
 @functools.lru_cache(maxsize=4096)
 def prepare_grad_input(
     problem: ConvProblem, batch: int, input_sizes: Triple, threads: int
-) -> tuple[tuple[Call, ...], bool]:
-    """A call per phase, and whether together they write every value."""
+) -> InputGradientCalls:
+    """The gradient of images of these sizes."""
     tasks = grad_input_tasks(problem, batch, input_sizes)
     phases = 1
     for stride, size in zip(problem.stride, input_sizes, strict=True):
         phases *= min(stride, size)
     calls = tuple(_prepare(task, taps, schedule_pass(task), threads) for task, taps in tasks)
-    return calls, len(tasks) == phases
+    return InputGradientCalls(calls, len(tasks) == phases)
 
 
 def _prepare(task: WindowTask, taps: Taps | None, schedule: ConvSchedule, threads: int) -> Call:
@@ -418,7 +430,10 @@ def _prepare_winograd(task: WindowTask, schedule: ConvSchedule, threads: int) ->
 
 @functools.lru_cache(maxsize=4096)
 def prepare_grad_weight(problem: ConvProblem, sizes: Sizes, threads: int) -> Call:
-    """The gradient of the weights, over packed windows."""
+    """The gradient of the weights, over packed windows; `task` says how its tensors have to lie."""
+    if problem.is_depthwise and problem.out_channels == problem.groups:
+        # A copy of contiguous tensors costs less than sums that use one lane of a vector.
+        return _prepare_depthwise_gradient(replace(problem, layout="channels_last"), sizes, threads)
     task = replace(forward_task(problem, sizes[0], sizes[1:]), activation=None)
     schedule = schedule_gradient(task)
     kernel = _window_kernel(task, schedule)
@@ -438,9 +453,7 @@ def prepare_grad_weight(problem: ConvProblem, sizes: Sizes, threads: int) -> Cal
     )
 
 
-@functools.lru_cache(maxsize=4096)
-def prepare_depthwise_gradient(problem: ConvProblem, sizes: Sizes, threads: int) -> Call:
-    """The same where every channel is a group of its own."""
+def _prepare_depthwise_gradient(problem: ConvProblem, sizes: Sizes, threads: int) -> Call:
     task = replace(forward_task(problem, sizes[0], sizes[1:]), activation=None)
     machine = this_machine()
     kernel = DepthwiseKernel(task.dtype, None, machine, *DEPTHWISE_TILE)

@@ -11,19 +11,20 @@ torch.Size([1, 4, 8, 8])
 
 from __future__ import annotations
 
-import contextlib
 import functools
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from shorthaul.conv import aten, calls, kernels
+from shorthaul.conv import aten
 from shorthaul.conv.arguments import (
     Integers,
     Padding,
     canonical_padding,
     canonical_triple,
+    drop_dimensions,
+    expand_dimensions,
     verify_bias,
     verify_geometry,
     verify_input,
@@ -31,12 +32,12 @@ from shorthaul.conv.arguments import (
     verify_weight,
 )
 from shorthaul.conv.backend import reason_for_aten
+from shorthaul.conv.known_calls import learn_call, run_known
 from shorthaul.conv.operators import convolution, find_problem, run_convolution
+from shorthaul.conv.plain import are_ordinary, is_plain, is_watched
 from shorthaul.conv.problem import ACTIVATIONS, PADDING_MODES, ConvProblem, Triple
 from shorthaul.errors import ConvolutionError
 from shorthaul.fallbacks import note_fallback
-from shorthaul.jit.runtime import kernel_threads
-from shorthaul.settings import settings
 
 KERNEL_DTYPES = frozenset((torch.float32, torch.float64, torch.bfloat16, torch.float16))
 
@@ -74,7 +75,7 @@ def conv1d(
     """
     written = (stride, padding, dilation, groups, padding_mode, activation, exact)
     if residual is None and out is None and not tune:
-        output = _run_known(1, input, weight, bias, written)
+        output = run_known(1, input, weight, bias, written)
         if output is not None:
             return output
     geometry = _geometry(1, weight, stride, padding, dilation, groups, padding_mode)
@@ -112,7 +113,7 @@ def conv2d(
     """
     written = (stride, padding, dilation, groups, padding_mode, activation, exact)
     if residual is None and out is None and not tune:
-        output = _run_known(2, input, weight, bias, written)
+        output = run_known(2, input, weight, bias, written)
         if output is not None:
             return output
     geometry = _geometry(2, weight, stride, padding, dilation, groups, padding_mode)
@@ -142,7 +143,7 @@ def conv3d(
     """
     written = (stride, padding, dilation, groups, padding_mode, activation, exact)
     if residual is None and out is None and not tune:
-        output = _run_known(3, input, weight, bias, written)
+        output = run_known(3, input, weight, bias, written)
         if output is not None:
             return output
     geometry = _geometry(3, weight, stride, padding, dilation, groups, padding_mode)
@@ -224,9 +225,13 @@ def _convolve(
                 "a convolution into `out=` has no gradient and no graph: leave `out` away, or "
                 "call it under torch.no_grad()."
             )
-        layout = choose_layout(input, weight, dimensions)
-        output = _run_traced(images, weight, bias, (*geometry, layout, exact), activation, added)
-        return drop_dimensions(output, dimensions, is_batched)
+        passed = (*geometry, choose_layout(input, weight, dimensions), exact)
+        output = _run_traced(images, weight, bias, passed, activation, added)
+        output = drop_dimensions(output, dimensions, is_batched)
+        if added is None and not is_watched() and are_ordinary(input, weight, bias):
+            problem = problem_of(dimensions, input, weight, bias, geometry, exact=exact)
+            learn_call(dimensions, input, weight, bias, written, problem, passed, images, output)
+        return output
     problem = problem_of(dimensions, input, weight, bias, geometry, activation, exact)
     if out is not None:
         _run_into(expand_dimensions(out, dimensions), problem, images, weight, bias, added)
@@ -234,88 +239,9 @@ def _convolve(
     run = run_convolution if input.dtype in KERNEL_DTYPES else _run_other_dtype
     output = drop_dimensions(run(problem, images, weight, bias, added), dimensions, is_batched)
     if residual is None:
-        _learn(dimensions, input, weight, bias, written, problem, images, output)
+        passed = (*geometry, problem.layout, exact)
+        learn_call(dimensions, input, weight, bias, written, problem, passed, images, output)
     return output
-
-
-class KnownCall(NamedTuple):
-    """A call that was checked and planned, and the output it makes, without canonical dimensions."""
-
-    problem: ConvProblem
-    call: calls.Call
-    out_shape: tuple[int, ...]
-    out_strides: tuple[int, ...]
-
-
-# Calls that were checked once: what was written and the tensors' shapes, strides and dtypes lead
-# straight to the planned call. Checking again would take longer than a small convolution.
-_known_calls: dict[tuple[Any, ...], KnownCall] = {}
-_MOST_KNOWN_CALLS = 4096
-
-
-def _call_key(
-    dimensions: int, input: Tensor, weight: Tensor, bias: Tensor | None, written: tuple[Any, ...]
-) -> tuple[Any, ...]:
-    return (
-        dimensions,
-        settings.kernels,
-        kernel_threads(),
-        written,
-        *(
-            None if each is None else (each.shape, each.stride(), each.dtype, each.device)
-            for each in (input, weight, bias)
-        ),
-    )
-
-
-def _learn(
-    dimensions: int,
-    input: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    written: tuple[Any, ...],
-    problem: ConvProblem,
-    images: Tensor,
-    output: Tensor,
-) -> None:
-    """Remember a call that the CPU's kernels can take as it is."""
-    if (
-        input.device.type == "cpu"
-        and images.numel()
-        and images.is_contiguous(memory_format=aten.memory_format(problem))
-        and reason_for_aten(problem, "cpu") is None
-    ):
-        if len(_known_calls) >= _MOST_KNOWN_CALLS:
-            _known_calls.clear()
-        with contextlib.suppress(TypeError):  # lists cannot be remembered
-            batch, _, depth, height, width = images.shape
-            sizes = (batch, depth, height, width)
-            call = calls.prepare_forward(problem, sizes, None, kernel_threads())
-            known = KnownCall(problem, call, output.shape, output.stride())
-            _known_calls[_call_key(dimensions, input, weight, bias, written)] = known
-
-
-def _run_known(
-    dimensions: int, input: Tensor, weight: Tensor, bias: Tensor | None, written: tuple[Any, ...]
-) -> Tensor | None:
-    """The output of a call that is known already and that nobody looks at; else `None`."""
-    if (
-        torch.compiler.is_compiling()
-        or not is_plain(input, weight, bias)
-        or torch.is_autocast_enabled("cpu")
-    ):
-        return None
-    try:
-        known = _known_calls.get(_call_key(dimensions, input, weight, bias, written))
-    except TypeError:
-        return None
-    if known is None:
-        return None
-    output = torch.empty_strided(known.out_shape, known.out_strides, dtype=known.problem.dtype)
-    return kernels.run_prepared(known.call, known.problem, input, weight, bias, None, output)
-
-
-calls.on_forgotten_plans(_known_calls.clear)
 
 
 def _tune(problem: ConvProblem, images: Tensor) -> None:
@@ -448,48 +374,6 @@ def choose_layout(input: Tensor, weight: Tensor, dimensions: int) -> str:
         input.stride(1) == 1 and input.shape[1] > 1 and not input.is_contiguous()
     )
     return "channels_last" if is_slice_of_channels_last else "contiguous"
-
-
-def is_plain(*tensors: Tensor | None) -> bool:
-    """Whether nobody looks on: no gradient, no tracing, no transform, no tensor subclass.
-
-    Then the dispatcher has nothing to do, and what it takes (some 20 us through Python) is saved.
-    """
-    if (
-        torch.compiler.is_compiling()
-        or torch._C._are_functorch_transforms_active()
-        or torch._C._len_torch_dispatch_stack()
-        or torch._C._get_tracing_state() is not None
-        or torch.autograd.forward_ad._current_level >= 0
-    ):
-        return False
-    wants_gradient = torch.is_grad_enabled()
-    for each in tensors:
-        if each is not None and (
-            type(each) not in (Tensor, torch.nn.Parameter)
-            or not (each.is_cpu or each.is_cuda)
-            or (wants_gradient and each.requires_grad)
-        ):
-            return False
-    return True
-
-
-def expand_dimensions(tensor: Tensor, dimensions: int) -> Tensor:
-    """An input or output as canonical 5-D, with a batch of one if it had none."""
-    if tensor.dim() == dimensions + 1:
-        tensor = tensor.unsqueeze(0)
-    for _ in range(3 - dimensions):
-        tensor = tensor.unsqueeze(2)
-    return tensor
-
-
-def drop_dimensions(tensor: Tensor, dimensions: int, is_batched: bool) -> Tensor:
-    """The inverse of `expand_dimensions`."""
-    if dimensions == 2:
-        tensor = tensor.squeeze(2)
-    elif dimensions == 1:
-        tensor = tensor.squeeze((2, 3))
-    return tensor if is_batched else tensor.squeeze(0)
 
 
 def _kernel(weight: Tensor) -> Triple:

@@ -7,6 +7,7 @@ what is faster, and what falls back to ATen, is decided by the callers.
 from __future__ import annotations
 
 import functools
+import math
 import threading
 from dataclasses import replace
 
@@ -14,7 +15,7 @@ import torch
 
 from shorthaul.conv.calls import (
     Call,
-    prepare_depthwise_gradient,
+    InputGradientCalls,
     prepare_forward,
     prepare_grad_input,
     prepare_grad_weight,
@@ -59,6 +60,7 @@ def run_forward(
     residual: torch.Tensor | None = None,
     *,
     out: torch.Tensor | None = None,
+    is_trained: bool = False,
     schedule: ConvSchedule | None = None,
     weight_scale: torch.Tensor | None = None,
 ) -> torch.Tensor:
@@ -77,7 +79,9 @@ def run_forward(
     )
     if out is None:
         out = torch.empty_strided(call.out_shape, call.out_strides, dtype=problem.dtype)
-    return run_prepared(call, problem, input, weight, bias, residual, out, weight_scale)
+    return run_prepared(
+        call, problem, input, weight, bias, residual, out, weight_scale, is_trained=is_trained
+    )
 
 
 def run_prepared(
@@ -89,29 +93,39 @@ def run_prepared(
     residual: torch.Tensor | None,
     out: torch.Tensor,
     weight_scale: torch.Tensor | None = None,
+    *,
+    is_trained: bool = False,
 ) -> torch.Tensor:
     """The same for a call that was planned before; leading dimensions of one may be left away."""
     if not call.is_empty:
-        order: object = call.order_name
-        if weight_scale is not None:  # a scale that was written to is another order
-            order = (order, id(weight_scale), weight_scale._version)
-        packed = packed_weights.find(
-            weight, order, lambda: _pack(call, weight, problem, weight_scale)
-        )
+        if is_trained:
+            packed = _pack(call, weight, problem, weight_scale)
+        else:
+            order: object = call.order_name
+            if weight_scale is not None:  # a scale that was written to is another order
+                order = (order, id(weight_scale), weight_scale._version)
+            packed = packed_weights.find(
+                weight, order, lambda: _pack(call, weight, problem, weight_scale)
+            )
         call.run(
             input,
             packed,
-            None if bias is None else _packed_bias(call, bias),
+            None if bias is None else _packed_bias(call, bias, is_trained=is_trained),
             residual,
             out,
-            _workspace(call.workspace_bytes),
+            find_workspace(call.workspace_bytes),
             call.numbers,
         )
     return out
 
 
 def run_grad_input(
-    problem: ConvProblem, grad_output: torch.Tensor, weight: torch.Tensor, input_sizes: Triple
+    problem: ConvProblem,
+    grad_output: torch.Tensor,
+    weight: torch.Tensor,
+    input_sizes: Triple,
+    *,
+    is_trained: bool = False,
 ) -> torch.Tensor:
     """The gradient of the input, of spatial sizes `input_sizes`."""
     batch = grad_output.shape[0]
@@ -127,13 +141,28 @@ def run_grad_input(
         return _fold(problem, whole, input_sizes).to(problem.dtype)
     if not (grad_output.numel() and weight.numel()):
         return _zeros(problem, batch, input_sizes)
-    calls, is_covered = prepare_grad_input(problem, batch, input_sizes, kernel_threads())
-    gradient = _zeros(problem, batch, input_sizes, is_needed=not is_covered)
-    for call in calls:
-        packed = packed_weights.find(
-            weight, call.order_name, functools.partial(_pack, call, weight, problem)
-        )
-        workspace = _workspace(call.workspace_bytes)
+    planned = prepare_grad_input(problem, batch, input_sizes, kernel_threads())
+    return run_prepared_grad_input(
+        planned, problem, grad_output, weight, batch, input_sizes, is_trained=is_trained
+    )
+
+
+def run_prepared_grad_input(
+    planned: InputGradientCalls,
+    problem: ConvProblem,
+    grad_output: torch.Tensor,
+    weight: torch.Tensor,
+    batch: int,
+    input_sizes: Triple,
+    *,
+    is_trained: bool,
+) -> torch.Tensor:
+    """The same for calls that were planned before, with padding of zeros."""
+    gradient = _zeros(problem, batch, input_sizes, is_needed=not planned.is_covered)
+    for call in planned.phases:
+        pack = functools.partial(_pack, call, weight, problem)
+        packed = pack() if is_trained else packed_weights.find(weight, call.order_name, pack)
+        workspace = find_workspace(call.workspace_bytes)
         call.run(grad_output, packed, None, None, gradient, workspace, call.numbers)
     return gradient
 
@@ -153,38 +182,45 @@ def run_grad_weight(
 ) -> torch.Tensor:
     """The gradient of the weight, in the canonical shape."""
     batch, _, depth, height, width = input.shape
-    real = sum_dtype(problem.dtype)
-    gradient = torch.empty(problem.weight_shape, dtype=real)
+    gradient = torch.empty(problem.weight_shape, dtype=sum_dtype(problem.dtype))
     if not (grad_output.numel() and gradient.numel()):
         return gradient.zero_().to(problem.dtype)
-    sizes = (batch, depth, height, width)
-    view = forward_view(gradient, problem.groups)
-    if problem.is_depthwise and problem.out_channels == problem.groups:
-        # A copy of contiguous tensors costs less than sums that use one lane of a vector.
-        problem = replace(problem, layout="channels_last")
-        input = input.contiguous(memory_format=torch.channels_last_3d)
-        grad_output = grad_output.contiguous(memory_format=torch.channels_last_3d)
-        view = _as_one_panel(view)
-        call = prepare_depthwise_gradient(problem, sizes, kernel_threads())
-    else:
-        call = prepare_grad_weight(problem, sizes, kernel_threads())
-    # The depthwise kernel adds to what is there, the others store their first block.
-    make = torch.zeros if call.is_depthwise else torch.empty
-    packed = make(call.stretches * packed_values(view, call.panel), dtype=real)
-    call.run(input, grad_output, packed, _workspace(call.workspace_bytes), call.numbers)
-    panel_kernel(real).unpack_panels(packed, gradient, *view.numbers(), call.panel, call.lanes)
+    call = prepare_grad_weight(problem, (batch, depth, height, width), kernel_threads())
+    run_prepared_grad_weight(call, problem, grad_output, input, gradient)
     return gradient.to(problem.dtype)
 
 
+def run_prepared_grad_weight(
+    call: Call,
+    problem: ConvProblem,
+    grad_output: torch.Tensor,
+    input: torch.Tensor,
+    gradient: torch.Tensor,
+) -> None:
+    """The same for a call that was planned before, into `gradient`, which has the dtype of the sums."""
+    if call.task.channels_last and problem.layout != "channels_last":
+        input = input.contiguous(memory_format=torch.channels_last_3d)
+        grad_output = grad_output.contiguous(memory_format=torch.channels_last_3d)
+    view = find_view(call, problem.weight_shape, gradient.shape, gradient.stride())
+    # The depthwise kernel adds to what is there, the others store their first block.
+    make = torch.zeros if call.is_depthwise else torch.empty
+    packed = make(call.stretches * packed_values(view, call.panel), dtype=call.real)
+    call.run(input, grad_output, packed, find_workspace(call.workspace_bytes), call.numbers)
+    panel_kernel(call.real).unpack_panels(packed, gradient, *view.numbers(), call.panel, call.lanes)
+
+
 def run_grad_bias(grad_output: torch.Tensor) -> torch.Tensor:
-    """The gradient of the bias; `grad_output` is dense in one of the two layouts."""
-    images, channels, plane = grad_output.shape[0], grad_output.shape[1], grad_output[0, 0].numel()
-    real, channels_last = sum_dtype(grad_output.dtype), not grad_output.is_contiguous()
+    """The gradient of the bias, summed in the order in which `grad_output` lies."""
+    if not grad_output.is_contiguous(memory_format=torch.channels_last_3d):
+        grad_output = grad_output.contiguous()
+    images, channels, *sizes = grad_output.shape
+    plane, real = math.prod(sizes), sum_dtype(grad_output.dtype)
+    channels_last = not grad_output.is_contiguous()
     blocks = -(-images * plane // BLOCK_PIXELS) if channels_last else images
     partial, sums = torch.empty(blocks, channels, dtype=real), torch.empty(channels, dtype=real)
     kernel = grad_bias_kernel(grad_output.dtype, channels_last)
     kernel.sum_channels(grad_output, partial, sums, images, plane)
-    return sums.to(grad_output.dtype)
+    return sums if real == grad_output.dtype else sums.to(grad_output.dtype)
 
 
 def _pack(
@@ -193,29 +229,38 @@ def _pack(
     problem: ConvProblem,
     weight_scale: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    taps = weight.detach().reshape(problem.weight_shape)
     if call.pair_order is not None:
+        taps = weight.detach().reshape(problem.weight_shape)
         if call.taps is not None:
             taps = turn_weights(taps, problem.groups, call.taps, call.task.shape.kernel)
         paired = pair_weights(taps, call.pair_order)
         view = forward_view(paired, problem.groups)
         return pack_panels(paired, view, call.panel, call.lanes, torch.float32)
-    real = sum_dtype(problem.dtype)
-    taps = taps.to(real)
+    taps = weight.detach()
+    if taps.dtype != call.real:
+        taps = taps.to(call.real)
     if weight_scale is not None:
-        taps = taps * weight_scale.to(real).view(-1, 1, 1, 1, 1)
+        taps = taps * weight_scale.to(call.real).view(-1, *(1,) * (taps.dim() - 1))
+    shape: tuple[int, ...] = problem.weight_shape
     if call.winograd_outputs:
-        taps = transform_weights(taps, call.winograd_outputs).contiguous()
-    view = (
-        forward_view(
-            taps, problem.out_channels // call.panel if call.is_grouped else problem.groups
-        )
-        if call.taps is None
-        else gradient_view(taps, problem.groups, call.taps, call.task.shape.kernel)
-    )
-    if call.is_depthwise:  # one panel of all channels
-        view = _as_one_panel(view)
-    return pack_panels(taps, view, call.panel, call.lanes, real)
+        taps = transform_weights(taps.reshape(shape), call.winograd_outputs).contiguous()
+        shape = taps.shape
+    view = find_view(call, shape, taps.shape, taps.stride())
+    return pack_panels(taps, view, call.panel, call.lanes, call.real)
+
+
+@functools.lru_cache(maxsize=4096)
+def find_view(
+    call: Call, canonical: tuple[int, ...], shape: tuple[int, ...], strides: tuple[int, ...]
+) -> WeightView:
+    """Where a call finds weights of this shape, which may lack the leading ones of the canonical one."""
+    taps = torch.empty_strided(shape, strides, device="meta").view(canonical)
+    groups = call.task.shape.groups
+    if call.taps is not None:
+        view = gradient_view(taps, groups, call.taps, call.task.shape.kernel)
+    else:
+        view = forward_view(taps, canonical[0] // call.panel if call.is_grouped else groups)
+    return _as_one_panel(view) if call.is_depthwise else view
 
 
 def _as_one_panel(view: WeightView) -> WeightView:
@@ -223,20 +268,28 @@ def _as_one_panel(view: WeightView) -> WeightView:
     return replace(view, groups=1, out_channels=view.groups, out_step=view.group_step)
 
 
-def _packed_bias(call: Call, bias: torch.Tensor) -> torch.Tensor:
-    real = sum_dtype(call.task.dtype)
+def bias_channels(call: Call) -> tuple[int, int]:
+    """Groups, and channels of each, that the bias of a call is for."""
     shape = call.task.shape
-    if call.is_grouped:
-        return bias.detach().to(real).contiguous()
-    if call.is_depthwise:
-        shape = replace(shape, groups=1, out_channels=shape.groups)
-    # The planar kernel takes one channel at a time, so its bias is never filled up.
-    if bias.dtype == real and (call.lanes == 1 or shape.out_channels % call.panel == 0):
+    return (1, shape.groups) if call.is_depthwise else (shape.groups, shape.out_channels)
+
+
+def has_filled_bias(call: Call) -> bool:
+    """Whether a kernel reads more of a bias than there is, so that it has to be filled up with zeros."""
+    # The planar kernel takes one channel at a time.
+    return not call.is_grouped and call.lanes > 1 and bias_channels(call)[1] % call.panel != 0
+
+
+def _packed_bias(call: Call, bias: torch.Tensor, *, is_trained: bool) -> torch.Tensor:
+    is_filled, real = has_filled_bias(call), call.real
+    if not is_filled and bias.dtype == real:
         return bias if bias.is_contiguous() else bias.detach().contiguous()
+    groups, _ = bias_channels(call)
+    panel = call.panel if is_filled else 1
+    if is_trained:
+        return pack_bias(bias.detach(), groups, panel, real)
     packed: torch.Tensor = packed_weights.find(
-        bias,
-        (shape.groups, call.panel, call.lanes, real),
-        lambda: pack_bias(bias.detach(), shape.groups, 1 if call.lanes == 1 else call.panel, real),
+        bias, (groups, panel, real), lambda: pack_bias(bias.detach(), groups, panel, real)
     )
     return packed
 
@@ -262,7 +315,7 @@ def _fold(problem: ConvProblem, padded: torch.Tensor, sizes: Triple) -> torch.Te
 _memory = threading.local()
 
 
-def _workspace(size_bytes: int) -> torch.Tensor:
+def find_workspace(size_bytes: int) -> torch.Tensor:
     """Scratch memory of this Python thread; kept, because fresh pages cost more than the packing."""
     kept: torch.Tensor | None = getattr(_memory, "workspace", None)
     if kept is None or kept.numel() < size_bytes:

@@ -107,8 +107,10 @@ def run_convolution(
     bias: Tensor | None = None,
     residual: Tensor | None = None,
     out: Tensor | None = None,
+    *,
+    is_trained: bool = False,
 ) -> Tensor:
-    """Forward by the best backend, for tensors that need no gradient."""
+    """Forward by the best backend, without a gradient; see `Backend` for `is_trained`."""
     problem.verify_input_sizes(_sizes(input))
     sizes = problem.output_sizes(_sizes(input))
     if out is None and (0 in input.shape or 0 in sizes or not problem.window_values):
@@ -118,7 +120,7 @@ def run_convolution(
     if residual is not None:
         residual = residual.contiguous(memory_format=dense)
     return choose_backend(problem, input.device).run_forward(
-        problem, input, weight, bias, residual, out=out
+        problem, input, weight, bias, residual, out=out, is_trained=is_trained
     )
 
 
@@ -163,18 +165,8 @@ def _convolution(
         bias is not None,
         activation,
     )
-    if bias is not None:
-        bias = _uncached(bias)
-    return run_convolution(problem, input, _uncached(weight), bias, residual)
-
-
-def _uncached(parameter: Tensor) -> Tensor:
-    """The parameter as a new object if it is being trained, so that no packed copy of it is kept.
-
-    A copy would be used once before the next step changes the parameter, and optimisers that write
-    through `parameter.data` change it without raising its version.
-    """
-    return parameter.detach() if parameter.requires_grad else parameter
+    is_trained = weight.requires_grad or (bias is not None and bias.requires_grad)
+    return run_convolution(problem, input, weight, bias, residual, is_trained=is_trained)
 
 
 def _fake_convolution(input: Tensor, weight: Tensor, *rest: Any) -> Tensor:
@@ -228,7 +220,9 @@ def _grad_input(grad_output: Tensor, weight: Tensor, input_sizes: Any, *geometry
         return _empty(grad_output, shape, layout).zero_()
     grad_output = grad_output.contiguous(memory_format=aten.memory_format(problem))
     backend = choose_backend(problem, grad_output.device)
-    return backend.run_grad_input(problem, grad_output, _uncached(weight), sizes)
+    return backend.run_grad_input(
+        problem, grad_output, weight, sizes, is_trained=weight.requires_grad
+    )
 
 
 def _fake_grad_input(
@@ -307,8 +301,6 @@ def _grad_bias(grad_output: Tensor) -> Tensor:
     )
     if 0 in grad_output.shape or not is_generated:
         return grad_output.sum((0, 2, 3, 4))
-    if not grad_output.is_contiguous(memory_format=torch.channels_last_3d):
-        grad_output = grad_output.contiguous()
     return kernels.run_grad_bias(grad_output)
 
 

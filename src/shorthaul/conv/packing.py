@@ -234,9 +234,7 @@ def pack_bias(bias: torch.Tensor, groups: int, panel: int, real: torch.dtype) ->
     """The bias as [group][panel][output channel of the panel], filled up with zeros."""
     grouped = bias.to(real).reshape(groups, -1)
     missing = -grouped.shape[1] % panel
-    if missing:
-        grouped = torch.nn.functional.pad(grouped, (0, missing))
-    return grouped.contiguous()
+    return torch.constant_pad_nd(grouped, (0, missing)) if missing else grouped.contiguous()
 
 
 @functools.cache

@@ -22,15 +22,11 @@ from rich.table import Table
 from torch import Tensor, nn
 
 from shorthaul.conv import kernels
+from shorthaul.conv.arguments import drop_dimensions, expand_dimensions
 from shorthaul.conv.backend import reason_for_aten
-from shorthaul.conv.functional import (
-    drop_dimensions,
-    expand_dimensions,
-    is_plain,
-    problem_of,
-    read_geometry,
-)
+from shorthaul.conv.functional import problem_of, read_geometry
 from shorthaul.conv.layer import Conv1d, Conv2d, Conv3d, WindowOrderLayer
+from shorthaul.conv.plain import is_plain
 from shorthaul.errors import ConvolutionError
 from shorthaul.units import format_bytes
 

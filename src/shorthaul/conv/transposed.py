@@ -16,6 +16,8 @@ from shorthaul.conv.arguments import (
     Integers,
     canonical_padding,
     canonical_triple,
+    drop_dimensions,
+    expand_dimensions,
     verify_bias,
     verify_geometry,
     verify_input,
@@ -26,8 +28,6 @@ from shorthaul.conv.functional import (
     KERNEL_DTYPES,
     autocast,
     choose_layout,
-    drop_dimensions,
-    expand_dimensions,
 )
 from shorthaul.conv.operators import convolution_grad_input
 from shorthaul.conv.problem import Triple

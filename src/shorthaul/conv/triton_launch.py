@@ -69,6 +69,7 @@ def run_forward(
     residual: Tensor | None = None,
     *,
     out: Tensor | None = None,
+    is_trained: bool = False,  # noqa: ARG001 (nothing is packed)
     tile: Tile | None = None,
 ) -> Tensor:
     """activation(convolution + bias + residual) of 5-D tensors in any strides."""
@@ -109,6 +110,7 @@ def run_grad_input(
     weight: Tensor,
     input_sizes: Triple,
     *,
+    is_trained: bool = False,  # noqa: ARG001 (nothing is packed)
     tile: Tile | None = None,
 ) -> Tensor:
     """The gradient of the input.
