@@ -46,13 +46,20 @@ def sweep(problem: ConvProblem, sizes: tuple[int, int, int], **changes: object) 
     return replace(sweep_schedule(task), **changes)
 
 
+def test_two_groups_share_a_vector() -> None:
+    source = emit_sweep_kernel(SweepKernel(torch.float32, True, None, AVX512, 9, SHAPE, 2))
+    assert "x 16 output channels of 2 groups in turn\n" in source.text
+    assert "#define SHORTHAUL_LANES 16\n" in source.text
+    assert "SweepBlock<Value, Activation, channels_last, 3, 3, 8, 2, 1, 1>" in source.text
+
+
 def test_the_head_says_what_it_is() -> None:
     kernel = SweepKernel(torch.float32, True, None, AVX512.halved(), 9, SHAPE)
     source = emit_sweep_kernel(kernel)
     assert source.name == "conv_sweep_8to8_1x3x3_g4"
     assert "9 output rows x 3 outputs that share an image column x 8 output channels" in source.text
     assert "#define SHORTHAUL_LANES 8\n" in source.text
-    assert "SweepBlock<Value, Activation, channels_last, 3, 3, 8, 1, 1>" in source.text
+    assert "SweepBlock<Value, Activation, channels_last, 3, 3, 8, 1, 1, 1>" in source.text
 
 
 @pytest.mark.parametrize("layout", ["contiguous", "channels_last"])
@@ -64,6 +71,7 @@ def test_the_head_says_what_it_is() -> None:
         {"kernel": (1, 2, 5), "padding": ((0, 0), (0, 1), (3, 4)), "padding_mode": "circular"},
         {"kernel": (1, 1, 2), "padding": ((0, 0), (0, 0), (5, 6)), "has_bias": False},
         {"in_channels": 12, "activation": "relu"},
+        {"in_channels": 36, "out_channels": 3 * CHANNELS, "groups": 3},  # without partners
         {"in_channels": 11, "out_channels": CHANNELS, "groups": 1, "activation": "gelu"},
         {"dtype": torch.bfloat16, "activation": "hardswish"},
         {"dtype": torch.float16},
@@ -143,16 +151,29 @@ def test_it_writes_the_phases_of_a_strided_gradient(
 
 
 @pytest.mark.parametrize(
-    ("machine", "rows", "lanes"),
-    [(AVX512, {2: 14, 3: 9, 5: 5}, 8), (AVX2, {2: 6, 3: 4, 5: 2}, 8), (NEON, {3: 9}, 4)],
+    ("machine", "rows", "outputs", "groups", "lanes"),
+    [
+        (AVX512, {2: 14, 3: 9, 5: 5}, 16, 4, 16),
+        (AVX512, {2: 14, 3: 9, 5: 5}, 8, 4, 16),
+        (AVX512, {3: 9}, 8, 3, 8),
+        (AVX2, {2: 6, 3: 4, 5: 2}, 8, 4, 8),
+        (AVX2, {3: 4}, 4, 4, 8),
+        (NEON, {3: 9}, 4, 4, 4),
+    ],
     ids=lambda each: each.name if isinstance(each, VectorMachine) else "",
 )
 def test_tiles_fill_the_registers_and_no_more(
-    machine: VectorMachine, rows: dict[int, int], lanes: int, monkeypatch: pytest.MonkeyPatch
+    machine: VectorMachine,
+    rows: dict[int, int],
+    outputs: int,
+    groups: int,
+    lanes: int,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(schedules, "this_machine", lambda: machine)
     for columns, expected in rows.items():
-        problem = ConvProblem(4 * lanes, 4 * lanes, (1, 3, columns), groups=4)
+        channels = groups * outputs
+        problem = ConvProblem(channels, channels, (1, 3, columns), groups=groups)
         task = forward_task(problem, 1, (1, 32, 32))
         assert can_sweep(task)
         assert sweep_machine(task).lanes(4) == lanes

@@ -16,13 +16,14 @@ from shorthaul.conv.packing import (
     SAMPLED_VALUES,
     PackedWeights,
     WeightView,
+    bundle_groups,
     forward_view,
     gradient_view,
-    pack_bias,
     pack_panels,
     packed_values,
     panel_kernel,
     sample_values,
+    turn_weights,
 )
 from tests.conv.tolerances import require_close
 
@@ -118,10 +119,22 @@ def test_gradient_panels_swap_channels_and_turn_taps_around() -> None:
     assert {at: float(packed[at]) for at in placed} == placed
 
 
-def test_bias_is_filled_up_per_group() -> None:
-    packed = pack_bias(torch.tensor([1.0, 2.0, 3.0, 4.0, 5.0, 6.0]), 2, 4, torch.float32)
-    assert packed.tolist() == [[1, 2, 3, 0], [4, 5, 6, 0]]
-    assert pack_bias(torch.ones(8).bfloat16(), 1, 8, torch.float32).dtype == torch.float32
+def test_bundled_groups_lie_side_by_side() -> None:
+    weight = torch.randn(4 * 3, 2, 1, 3, 5)  # four groups of 2 to 3 channels
+    view = bundle_groups(forward_view(weight, 4), 2)
+    packed = pack_panels(weight, view, 2, 2, torch.float32)
+    groups = weight.reshape(2, 2, 3, 2, 3, 5)  # bundle, group of it, output, input, row, column
+    assert torch.equal(packed, groups.permute(0, 5, 4, 3, 2, 1).reshape(-1))
+
+
+def test_bundled_groups_of_a_gradient_are_turned_around() -> None:
+    weight = torch.randn(4 * 3, 2, 1, 3, 5)
+    kernel, taps = (1, 2, 3), Taps((0, 1, 0), (1, 1, 2))
+    view = bundle_groups(gradient_view(weight, 4, taps, kernel), 2)
+    packed = pack_panels(weight, view, 2, 2, torch.float32)
+    turned = turn_weights(weight, 4, taps, kernel)
+    groups = turned.reshape(2, 2, 2, 3, 2, 3)
+    assert torch.equal(packed, groups.permute(0, 5, 4, 3, 2, 1).reshape(-1))
 
 
 @dataclass

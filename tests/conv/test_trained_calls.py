@@ -28,6 +28,7 @@ CASES = {
     "uncovered": ((1, 3, 9, 9), (4, 3, 1, 1), {"stride": 2}),
     "grouped": ((2, 6, 7, 9), (9, 2, 3, 3), {"groups": 3, "dilation": 2, "padding": 2}),
     "depthwise": ((2, 20, 8, 7), (20, 1, 3, 3), {"groups": 20, "padding": "same"}),
+    "bundled": ((2, 32, 56, 56), (32, 8, 3, 3), {"groups": 4, "padding": 1}),
     "unbatched": ((3, 8, 9), (4, 3, 3, 3), {"padding": 1}),
     "sequence": ((2, 3, 30), (5, 3, 4), {"stride": 2}),
     "depthwise sequence": ((2, 6, 30), (6, 1, 4), {"groups": 6}),

@@ -31,9 +31,9 @@ from shorthaul.conv.machine import this_machine
 from shorthaul.conv.plans import (
     BlockPlan,
     GradientPlan,
+    bundles_together,
     can_join_columns,
     choose_windows,
-    groups_together,
     plan_blocks,
     plan_gradient,
     plan_groups,
@@ -51,6 +51,7 @@ from shorthaul.conv.schedule import (
     ConvSchedule,
     Sizes,
     choose_schedule,
+    count_bundled,
     remembered_schedule,
     schedule_gradient,
     schedule_pass,
@@ -79,6 +80,7 @@ class Call:
     out_strides: tuple[int, ...] = ()
     winograd_outputs: int = 0  # of one tile; 0: the weights are not transformed
     pair_order: str | None = None  # what of a window is one run, where weights are packed as pairs
+    bundled: int = 1  # groups whose output channels are lanes of one vector in turn
     stretches: int = 1  # sums of the weights' gradient that are made before they are added up
 
     @functools.cached_property
@@ -377,20 +379,35 @@ def _prepare_sweep(
 ) -> Call:
     machine = sweep_machine(task)
     kernel = SweepKernel(
-        task.dtype, task.channels_last, task.activation, machine, schedule.rows, task.shape
+        task.dtype,
+        task.channels_last,
+        task.activation,
+        machine,
+        schedule.rows,
+        task.shape,
+        count_bundled(task),
     )
     plan = plan_sweep(task, schedule, threads)
     numbers = _as_array(
         plan.thread_bytes,
         plan.block_rows,
         plan.block_columns,
-        groups_together(task),
+        bundles_together(task),
         *task.size_values(),
     )
-    lanes = machine.lanes(task.sum_bytes)
-    run = _load(emit_sweep_kernel, kernel)
-    order = (taps, lanes, lanes, task.shape)
-    return Call(task, taps, run, numbers, order, lanes, lanes, plan.thread_bytes * threads)
+    # Bundled weights are panels of the groups of a bundle, one for each output channel of a group.
+    panel = machine.lanes(task.sum_bytes) if kernel.bundled == 1 else kernel.bundled
+    return Call(
+        task,
+        taps,
+        _load(emit_sweep_kernel, kernel),
+        numbers,
+        (taps, panel, panel, task.shape, kernel.bundled),
+        panel,
+        panel,
+        plan.thread_bytes * threads,
+        bundled=kernel.bundled,
+    )
 
 
 def _prepare_grouped(task: WindowTask, schedule: ConvSchedule, threads: int) -> Call:

@@ -34,12 +34,13 @@ class SweepKernel:
     machine: VectorMachine
     rows: int  # of the register tile: output rows
     shape: KernelShape
+    bundled: int = 1  # groups that share a vector
 
 
 def emit_sweep_kernel(kernel: SweepKernel) -> CppSource:
     """The kernel `convolve(input, weights, bias, residual, output, workspace, numbers)`."""
     names = number_names(
-        ("thread_bytes", "block_rows", "block_columns", "block_groups"), kernel.shape
+        ("thread_bytes", "block_rows", "block_columns", "block_bundles"), kernel.shape
     )
     function = convolve_function(kernel.dtype, names)
     preamble = emit_preamble(
@@ -51,14 +52,23 @@ def emit_sweep_kernel(kernel: SweepKernel) -> CppSource:
     )
     shape, dtype = kernel.shape, str(kernel.dtype).removeprefix("torch.")
     lanes = kernel.machine.lanes(sum_dtype(kernel.dtype).itemsize)
-    template = (shape.kernel[2], shape.kernel[1], shape.in_channels, shape.stride[1])
+    template = (
+        shape.kernel[2],
+        shape.kernel[1],
+        shape.in_channels,
+        kernel.bundled,
+        shape.stride[1],
+        shape.dilation[1],
+    )
+    further = "" if kernel.bundled == 1 else f" of {kernel.bundled} groups in turn"
     text = f"""\
 // Convolution in groups of {shape.out_channels} output channels: {shape.describe()}, {dtype},
-// {"channels last" if kernel.channels_last else "contiguous"}. Register tile: {kernel.rows} output rows x {shape.kernel[2]} outputs that share an image column x {lanes} output channels
+// {"channels last" if kernel.channels_last else "contiguous"}. Register tile: {kernel.rows} output rows x {shape.kernel[2]} outputs that share an image column x {lanes} output channels{further}
 // for {kernel.machine.name}. Every sum runs over (kernel column, kernel row, channel) in this order, whatever the threads.
 {preamble}
 constexpr int tile_rows = {kernel.rows};
-using Block = SweepBlock<Value, Activation, channels_last, {", ".join(map(str, template))}, {shape.dilation[1]}>;
+using Block = SweepBlock<Value, Activation, channels_last, {", ".join(map(str, template))}>;
+constexpr int64_t bundled = {kernel.bundled};
 
 {function.prototype()} {{
 {emit_sizes_and_shape(names, shape)}
@@ -70,25 +80,25 @@ using Block = SweepBlock<Value, Activation, channels_last, {", ".join(map(str, t
 _LOOPS = """\
   const int64_t row_blocks = (out_h + block_rows - 1) / block_rows;
   const int64_t column_blocks = (out_w + block_columns - 1) / block_columns;
-  const int64_t group_blocks = (shape.groups + block_groups - 1) / block_groups;
-  const int64_t tasks = batch * out_d * row_blocks * column_blocks * group_blocks;
+  const int64_t bundles = shape.groups / bundled, bundle_blocks = (bundles + block_bundles - 1) / block_bundles;
+  const int64_t tasks = batch * out_d * row_blocks * column_blocks * bundle_blocks;
 
-  // A task is a block of outputs of a few groups of one image.
+  // A task is a block of outputs of a few bundles of groups of one image.
   on_each_thread(threads < tasks ? threads : tasks, [&](int64_t thread, int64_t team) {
     Block block(workspace + thread * thread_bytes, tile_rows, block_columns, shape, sizes);
     for (int64_t task = tasks * thread / team; task < tasks * (thread + 1) / team; ++task) {
-      const int64_t place = task / group_blocks, row_block = place / column_blocks;
-      const Span groups = even_part(shape.groups, block_groups, task % group_blocks);
+      const int64_t place = task / bundle_blocks, row_block = place / column_blocks;
+      const Span some = even_part(bundles, block_bundles, task % bundle_blocks);
       const Span rows = even_part(out_h, block_rows, row_block % row_blocks);
-      block.pack(input, row_block / row_blocks, rows, place % column_blocks, groups);
+      block.pack(input, row_block / row_blocks, rows, place % column_blocks, some);
 
-      // Tiles of rows, then groups; each sweeps over the columns of the block.
+      // Tiles of rows, then bundles; each sweeps over the columns of the block.
       balanced_tiles(rows.end - rows.begin, tile_rows, [&](int64_t row, int64_t size) {
         with_constant<tile_rows>(size, [&](auto tile) {
           const real* strip = block.packed;
-          for (int64_t group = groups.begin; group < groups.end; ++group, strip += block.strip()) {
-            block.template run_tile<tile>(strip, row, group, weights + group * shape.window_values() * lanes,
-                                          bias == nullptr ? nullptr : bias + group * lanes, residual, output);
+          for (int64_t bundle = some.begin; bundle < some.end; ++bundle, strip += block.strip()) {
+            block.template run_tile<tile>(strip, row, bundle, weights + bundle * shape.window_values() * lanes,
+                                          bias == nullptr ? nullptr : bias + bundle * lanes, residual, output);
           }
         });
       });

@@ -26,9 +26,9 @@ from shorthaul.conv.emit_winograd import transform_weights
 from shorthaul.conv.geometry import as_triple
 from shorthaul.conv.packing import (
     WeightView,
+    bundle_groups,
     forward_view,
     gradient_view,
-    pack_bias,
     pack_panels,
     packed_values,
     packed_weights,
@@ -260,6 +260,8 @@ def find_view(
         view = gradient_view(taps, groups, call.taps, call.task.shape.kernel)
     else:
         view = forward_view(taps, canonical[0] // call.panel if call.is_grouped else groups)
+    if call.bundled > 1:
+        return bundle_groups(view, call.bundled)
     return _as_one_panel(view) if call.is_depthwise else view
 
 
@@ -268,29 +270,33 @@ def _as_one_panel(view: WeightView) -> WeightView:
     return replace(view, groups=1, out_channels=view.groups, out_step=view.group_step)
 
 
-def bias_channels(call: Call) -> tuple[int, int]:
-    """Groups, and channels of each, that the bias of a call is for."""
+@functools.lru_cache(maxsize=4096)
+def find_bias_view(call: Call) -> WeightView | None:
+    """Where a call finds a bias that has to be packed for it; `None` where it is read as it lies."""
     shape = call.task.shape
-    return (1, shape.groups) if call.is_depthwise else (shape.groups, shape.out_channels)
-
-
-def has_filled_bias(call: Call) -> bool:
-    """Whether a kernel reads more of a bias than there is, so that it has to be filled up with zeros."""
-    # The planar kernel takes one channel at a time.
-    return not call.is_grouped and call.lanes > 1 and bias_channels(call)[1] % call.panel != 0
+    groups, channels = (
+        (1, shape.groups) if call.is_depthwise else (shape.groups, shape.out_channels)
+    )
+    view = WeightView(groups, channels, 1, (1, 1, 1), 0, channels, 1, 1, (1, 1, 1))
+    if call.bundled > 1:
+        return bundle_groups(view, call.bundled)
+    # The planar kernel takes one channel at a time; others read whole vectors, filled up with zeros.
+    is_filled = not call.is_grouped and call.lanes > 1 and channels % call.panel != 0
+    return view if is_filled else None
 
 
 def _packed_bias(call: Call, bias: torch.Tensor, *, is_trained: bool) -> torch.Tensor:
-    is_filled, real = has_filled_bias(call), call.real
-    if not is_filled and bias.dtype == real:
+    view, real = find_bias_view(call), call.real
+    if view is None and bias.dtype == real:
         return bias if bias.is_contiguous() else bias.detach().contiguous()
-    groups, _ = bias_channels(call)
-    panel = call.panel if is_filled else 1
+
+    def pack() -> torch.Tensor:
+        values = bias.detach().to(real).contiguous()
+        return values if view is None else pack_panels(values, view, call.panel, call.lanes, real)
+
     if is_trained:
-        return pack_bias(bias.detach(), groups, panel, real)
-    packed: torch.Tensor = packed_weights.find(
-        bias, (groups, panel, real), lambda: pack_bias(bias.detach(), groups, panel, real)
-    )
+        return pack()
+    packed: torch.Tensor = packed_weights.find(bias, (view, call.panel, call.lanes, real), pack)
     return packed
 
 

@@ -177,6 +177,21 @@ def gradient_view(weight: torch.Tensor, groups: int, taps: Taps, kernel: Triple)
     )  # fmt: skip
 
 
+def bundle_groups(view: WeightView, bundled: int) -> WeightView:
+    """The same weights with `bundled` groups side by side: their values of one output channel are neighbours.
+
+    Packed as panels of `bundled` values, in the order [bundle][kw][kh][in_channel][out_channel][group]. Kernels
+    have one plane: its place is taken by the rows, whose place is taken by the input channels.
+    """
+    _, height, width = view.kernel
+    _, row_step, column_step = view.tap_steps
+    return WeightView(
+        view.groups // bundled, bundled, view.out_channels, (height, view.in_channels, width),
+        view.start, bundled * view.group_step, view.group_step, view.out_step,
+        (row_step, view.in_step, column_step),
+    )  # fmt: skip
+
+
 def turn_weights(weight: torch.Tensor, groups: int, taps: Taps, kernel: Triple) -> torch.Tensor:
     """What `gradient_view` sees, as a tensor: (in_channels, out_channels / groups, kd, kh, kw) of each group."""
     for dimension, (first, step, count) in enumerate(
@@ -228,13 +243,6 @@ def packed_values(view: WeightView, panel: int) -> int:
     """Size of the packed weights."""
     panels = -(-view.out_channels // panel)
     return view.groups * panels * view.in_channels * math.prod(view.kernel) * panel
-
-
-def pack_bias(bias: torch.Tensor, groups: int, panel: int, real: torch.dtype) -> torch.Tensor:
-    """The bias as [group][panel][output channel of the panel], filled up with zeros."""
-    grouped = bias.to(real).reshape(groups, -1)
-    missing = -grouped.shape[1] % panel
-    return torch.constant_pad_nd(grouped, (0, missing)) if missing else grouped.contiguous()
 
 
 @functools.cache

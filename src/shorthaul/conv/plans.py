@@ -20,6 +20,7 @@ from shorthaul.conv.schedule import (
     SWEEP_BYTES,
     TALL_BYTES,
     ConvSchedule,
+    count_bundled,
     has_much_padding,
     sweep_machine,
 )
@@ -149,29 +150,31 @@ def plan_tall(task: WindowTask, schedule: ConvSchedule, threads: int) -> BlockPl
     return BlockPlan(rows, columns, 1, sum(-(-piece // 64) * 64 for piece in pieces))
 
 
-def groups_together(task: WindowTask) -> int:
-    """Groups that the sweep kernel packs at once: those that share cache lines of a channels-last image."""
-    channels = task.shape.in_channels
+def bundles_together(task: WindowTask) -> int:
+    """Bundles of groups that the sweep kernel packs at once: those that share cache lines of a channels-last image."""
+    bundled = count_bundled(task)
+    channels = bundled * task.shape.in_channels
     sharing = 64 // task.dtype.itemsize // channels if task.channels_last else 1
-    return max(1, min(sharing, task.shape.groups))
+    return max(1, min(sharing, task.shape.groups // bundled))
 
 
 def plan_sweep(task: WindowTask, schedule: ConvSchedule, threads: int) -> BlockPlan:
-    """Cut the outputs of one group into blocks whose packed columns fit the schedule's strips."""
+    """Cut the outputs of one bundle of groups into blocks whose packed columns fit the schedule's strips."""
     shape, value_bytes = task.shape, task.sum_bytes
     budget = schedule.strip_bytes or SWEEP_BYTES
     height, width = task.out_sizes[1:]
 
     def block_bytes(rows: int, columns: int) -> int:
         band = (rows - 1) * shape.stride[1] + (shape.kernel[1] - 1) * shape.dilation[1] + 1
-        column_bytes = (-(-band * shape.in_channels * value_bytes // 64) | 1) * 64
-        return groups_together(task) * _columns(task, columns) * column_bytes
+        channels = count_bundled(task) * shape.in_channels
+        column_bytes = (-(-band * channels * value_bytes // 64) | 1) * 64
+        return bundles_together(task) * _columns(task, columns) * column_bytes
 
     least = min(height, schedule.rows)
     columns = _even_part(width, _largest(1, width, lambda each: block_bytes(least, each) <= budget))
     most = _largest(least, height, lambda each: block_bytes(each, columns) <= budget)
     others = task.batch * task.out_sizes[0] * -(-width // columns)
-    others *= -(-shape.groups // groups_together(task))
+    others *= -(-shape.groups // count_bundled(task) // bundles_together(task))
     rows = _share_rows(height, _even_part(height, most), most, others, 1, threads)
     lanes = sweep_machine(task).lanes(value_bytes)
     pieces = (

@@ -216,7 +216,7 @@ def candidate_schedules(problem: ConvProblem, sizes: Sizes) -> tuple[ConvSchedul
     depthwise    vectors of channels, where every group has one
     sliding      the same for overlapping rows, high and wide tiles
     tall         the same for kernels of eight rows or more, from packed rows of one vector of channels
-    sweep        groups whose output channels are one vector, or half of one on AVX-512
+    sweep        groups whose output channels are one vector, or half of one
     grouped      whole small groups side by side in a vector, channels last
     winograd     F(4, 3) and F(2, 3), where the problem is not exact
     ===========  =====================================================================================
@@ -401,24 +401,33 @@ def _choose_planar_tile(task: WindowTask) -> tuple[int, int]:
         return _PLANAR_TILES[channels]
     if channels >= 8 and this_machine().registers > 16:
         # Windows of few values are bound by their outputs: many channels share what is read of the image
-        # (1 to 512 channels, 10 wide: 6.1 ms, 7.9 by 8x3 and 8.5 by 4x4; conv7 2.3, 2.6 and 2.1).
+        # (1 to 512 channels, 10 wide: 6.1 ms, 7.9 by 8x3 and 8.5 by 4x4; conv7 2.3, 2.6 and 2.1). Over
+        # long ones, unaligned loads of the image are the bound, and 8x3 has the fewest (conv3: 0.95 ms,
+        # 1.08 by 4x4).
         values = task.shape.in_channels * math.prod(task.shape.kernel)
-        return (12, 2) if values < 16 else (4, 4)
+        return (12, 2) if values < 16 else (4, 4) if values < 64 else (8, 3)
     return (3, 4) if channels % 3 == 0 and channels % 4 else (4, 3)
 
 
+def count_bundled(task: WindowTask) -> int:
+    """Groups that share a vector of the sweep kernel: two whose outputs are half of one each, or one alone."""
+    is_half = 2 * task.shape.out_channels == this_machine().lanes(task.sum_bytes)
+    return 2 if is_half and task.shape.groups % 2 == 0 and task.sum_bytes == 4 else 1
+
+
 def sweep_machine(task: WindowTask) -> VectorMachine:
-    """The vectors that the sweep kernel has for `task`: half of AVX-512's where they hold a group's outputs."""
+    """The vectors that the sweep kernel has for `task`: half of AVX-512's where a group's outputs fill no more."""
     machine = this_machine()
-    is_half = 2 * task.shape.out_channels <= machine.lanes(task.sum_bytes)
+    outputs = count_bundled(task) * task.shape.out_channels
+    is_half = 2 * outputs <= machine.lanes(task.sum_bytes)
     return machine.halved() if is_half and machine.vector_bytes == 64 else machine
 
 
 def can_sweep(task: WindowTask) -> bool:
-    """Whether the sweep kernel computes `task`: outputs of a group are a vector, windows overlap by columns."""
+    """Whether the sweep kernel computes `task`: outputs of one or two groups are a vector, windows overlap by columns."""
     shape = task.shape
     return (
-        shape.out_channels == sweep_machine(task).lanes(task.sum_bytes)
+        count_bundled(task) * shape.out_channels == sweep_machine(task).lanes(task.sum_bytes)
         and shape.in_channels > 1
         and shape.kernel[0] == shape.stride[2] == shape.dilation[2] == 1
         and 2 <= shape.kernel[2] <= SWEEP_COLUMNS

@@ -21,7 +21,7 @@ from shorthaul.conv.operators import (
     convolution_grad_input,
     convolution_grad_weight,
 )
-from shorthaul.conv.packing import WeightView, packed_values, panel_kernel
+from shorthaul.conv.packing import packed_values, panel_kernel
 from shorthaul.conv.plain import are_ordinary, is_watched
 from shorthaul.conv.problem import ConvProblem
 from shorthaul.jit import KernelFunction
@@ -159,9 +159,8 @@ def _plan_pass(
         values * call.real.itemsize,
     )
     move_bias = None
-    if bias is not None and kernels.has_filled_bias(call):
-        groups, channels = kernels.bias_channels(call)
-        of_bias = WeightView(groups, channels, 1, (1, 1, 1), 0, channels, 1, 1, (1, 1, 1))
+    of_bias = None if bias is None else kernels.find_bias_view(call)
+    if of_bias is not None:
         move_bias = PanelMove(
             kernel.pack_panels,
             (*of_bias.numbers(), call.panel, call.lanes),

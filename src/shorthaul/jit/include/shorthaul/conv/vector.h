@@ -39,6 +39,36 @@ static SHORTHAUL_INLINE void store(real* to, vec value) { std::memcpy(to, &value
 
 static SHORTHAUL_INLINE vec broadcast(real value) { return value - vec{}; }
 
+// `count` values from `from` on, again and again. Integers, whose copying changes no bit.
+template <int count>
+static SHORTHAUL_INLINE vec repeat(const real* from) {
+  if constexpr (count == 1) {
+    return broadcast(*from);
+  } else {
+    static_assert(count * sizeof(real) == sizeof(int64_t), "one number of 64 bits");
+    typedef int64_t pairs __attribute__((vector_size(lanes * sizeof(real))));
+    int64_t both;
+    std::memcpy(&both, from, sizeof both);
+    return (vec)(both - pairs{});
+  }
+}
+
+// `count` runs of lanes one behind the other as lanes in turn: a0 a1 b0 b1 -> a0 b0 a1 b1; and back.
+template <int count, int... lane>
+static SHORTHAUL_INLINE vec interleave(vec runs, std::integer_sequence<int, lane...>) {
+  return __builtin_shufflevector(runs, runs, (lane % count * (lanes / count) + lane / count)...);
+}
+
+template <int count>
+static SHORTHAUL_INLINE vec interleave(vec runs) {
+  return interleave<count>(runs, std::make_integer_sequence<int, lanes>{});
+}
+
+template <int count>
+static SHORTHAUL_INLINE vec separate(vec in_turn) {
+  return interleave<lanes / count>(in_turn);
+}
+
 // What a window is made of, and how many of its values one instruction multiplies. Weights lie in as many
 // to a lane.
 #if defined(SHORTHAUL_PAIRS)
