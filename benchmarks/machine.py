@@ -23,6 +23,7 @@ def describe_machine() -> Machine:
     """The machine and the software of this process, as plain values."""
     return {
         "cpu": read_processor().model,
+        "family": find_family(_read("/proc/cpuinfo")),
         "vectors": this_machine().name,
         "cores": len(os.sched_getaffinity(0)),
         "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
@@ -43,8 +44,23 @@ def machine_key(machine: Mapping[str, object]) -> tuple[object, ...]:
     memory_gib = round(
         float(str(machine["memory_bytes"])) / 2**30
     )  # a kernel takes a little less or more
-    # Two processors may bear one name; all runs from before this was noted were made with AVX2.
-    return machine["cpu"], machine.get("vectors", "avx2"), machine["cores"], memory_gib
+    # Processors of several generations bear one name. All runs from before vectors were noted were made
+    # with AVX2, and none of those from before families were on the same as a later one.
+    generation = machine.get("family", ""), machine.get("vectors", "avx2")
+    return machine["cpu"], *generation, machine["cores"], memory_gib
+
+
+def find_family(processors: str) -> str:
+    """The generation of a processor, from what Linux says about it.
+
+    >>> find_family("cpu family\\t: 26\\nmodel\\t\\t: 2\\nmodel name\\t: AMD EPYC\\n")
+    'family 26 model 2'
+    """
+    found = {
+        name: re.search(rf"^{name}\s*: (\d+)$", processors, re.MULTILINE)
+        for name in ("cpu family", "model")
+    }
+    return " ".join(f"{name.split()[-1]} {each[1]}" for name, each in found.items() if each)
 
 
 def _read(path: str) -> str:

@@ -266,9 +266,11 @@ def _figure(name: str, value: float | None) -> str:
 def _caption(run: ledger.Run, speed: str = "against the baseline of the case") -> str:
     machine = run["machine"]
     changed = " with changes" if run["is_changed"] else ""
+    generation = [machine["family"]] if machine.get("family") else []
+    generation.append(machine.get("vectors", "avx2"))
     most_rounds = max(row["rounds"] for row in run["rows"])
     facts = [
-        f"{machine['cpu']} ({machine.get('vectors', 'avx2')}), {machine['cores']} cores, "
+        f"{machine['cpu']} ({', '.join(generation)}), {machine['cores']} cores, "
         f"{format_bytes(machine['memory_bytes'])}",
         f"torch {machine['torch']} with {machine.get('torch_threads', '?')} threads",
         f"{most_rounds} interleaved rounds, load {machine.get('load_before', '?')} before",

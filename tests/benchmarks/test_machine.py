@@ -4,7 +4,7 @@ import json
 
 import torch
 
-from benchmarks.machine import describe_machine, machine_key
+from benchmarks.machine import describe_machine, find_family, machine_key
 
 
 def test_the_description_is_plain_and_names_what_matters() -> None:
@@ -12,6 +12,7 @@ def test_the_description_is_plain_and_names_what_matters() -> None:
     assert json.loads(json.dumps(machine)) == machine
     assert {
         "cpu",
+        "family",
         "vectors",
         "cores",
         "memory_bytes",
@@ -42,4 +43,11 @@ def test_software_may_change_on_the_same_machine_but_not_its_parts() -> None:
     assert machine_key(machine | {"memory_bytes": memory_bytes + 4096}) == machine_key(machine)
     assert machine_key(machine | {"cores": 1024}) != machine_key(machine)
     assert machine_key(machine | {"vectors": "other"}) != machine_key(machine)
+    assert machine_key(machine | {"family": "family 6 model 1"}) != machine_key(machine)
     assert machine_key(machine | {"memory_bytes": 3 * memory_bytes}) != machine_key(machine)
+
+
+def test_generations_that_bear_one_name_are_told_apart() -> None:
+    text = "processor\t: 0\ncpu family\t: 26\nmodel\t\t: 2\nmodel name\t: AMD EPYC\n"
+    assert find_family(text) == "family 26 model 2"
+    assert find_family("unknown") == ""
