@@ -2,12 +2,23 @@
 
 from dataclasses import replace
 
+import pytest
 import torch
 
-from shorthaul.conv import calls
-from shorthaul.conv.calls import find_schedule, forget_plans, on_forgotten_plans, prepare_forward
+from shorthaul.conv import aten, calls
+from shorthaul.conv.calls import (
+    APART_BYTES,
+    find_schedule,
+    forget_plans,
+    on_forgotten_plans,
+    prepare_forward,
+)
+from shorthaul.conv.kernels import find_view
+from shorthaul.conv.packing import pack_panels
 from shorthaul.conv.problem import ConvProblem
 from shorthaul.conv.schedule import choose_schedule
+from tests.conv.problems import Case
+from tests.conv.tolerances import require_close
 
 PROBLEM = ConvProblem(5, 19, (1, 3, 3), layout="channels_last")
 SIZES = (2, 1, 9, 11)
@@ -46,3 +57,30 @@ def test_plans_are_forgotten_with_what_hangs_on_them(monkeypatch) -> None:
 def test_without_a_measurement_the_cost_model_chooses() -> None:
     sizes = (7, 1, 13, 17)
     assert find_schedule(PROBLEM, sizes, 1) == choose_schedule(PROBLEM, sizes, 1)
+
+
+@pytest.mark.parametrize(
+    "problem",
+    [
+        ConvProblem(8, 24, (1, 3, 3), layout="channels_last"),
+        ConvProblem(8, 4, (1, 3, 3)),
+        ConvProblem(24, 24, (1, 3, 3), groups=24),
+        ConvProblem(24, 24, (1, 9, 9), groups=24),
+        ConvProblem(32, 32, (1, 3, 3), groups=8, layout="channels_last"),
+    ],
+    ids=ConvProblem.describe,
+)
+def test_threads_leave_what_lies_between_their_workspaces_alone(problem: ConvProblem) -> None:
+    image, weight, _ = Case(problem, 3, (1, 60, 70)).tensors()
+    call = prepare_forward(problem, (3, 1, 60, 70), None, 3)
+    workspace = torch.full((call.workspace_bytes + 64,), 171, dtype=torch.uint8)
+    workspace = workspace[-workspace.data_ptr() % 64 :][: call.workspace_bytes]
+    output = torch.empty_strided(call.out_shape, call.out_strides)
+    torch.set_num_threads(3)
+    view = find_view(call, problem.weight_shape, weight.shape, weight.stride())
+    packed = pack_panels(weight, view, call.panel, call.lanes, call.real)
+    call.run(image, packed, None, None, output, workspace, call.numbers)
+    of_threads = workspace.view(3, call.thread_bytes + APART_BYTES)
+    assert (of_threads[:, call.thread_bytes :] == 171).all()
+    assert (of_threads[:, : call.thread_bytes] != 171).any(dim=1).all()
+    require_close(output, aten.run_forward(problem, image, weight))

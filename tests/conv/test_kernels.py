@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from shorthaul.conv import aten
 from shorthaul.conv.calls import prepare_forward
+from shorthaul.conv.functional import conv2d
 from shorthaul.conv.geometry import forward_task
 from shorthaul.conv.kernels import (
     run_forward,
@@ -303,7 +304,7 @@ def test_packed_rows_without_padding_fit_their_workspace(
         output = torch.empty_strided(call.out_shape, call.out_strides)
         torch.set_num_threads(1)
         call.run(image, packed, None, None, output, workspace, call.numbers)
-        assert (workspace[call.workspace_bytes :] == 171).all()
+        assert (workspace[call.thread_bytes :] == 171).all()
         require_close(output, aten.run_forward(problem, image, weight))
 
 
@@ -495,6 +496,10 @@ SMALL_WEIGHTS = {
     "contiguous": replace(SINGLE_VALUES, layout="contiguous"),
     "double": replace(SINGLE_VALUES, dtype=torch.float64),
     "half": replace(SINGLE_VALUES, dtype=torch.float16),
+    "two stretches": replace(PLAIN, in_channels=64, out_channels=64),
+    "two stretches, contiguous": replace(
+        PLAIN, in_channels=64, out_channels=64, layout="contiguous"
+    ),
 }
 
 
@@ -507,11 +512,44 @@ def test_small_weights_are_summed_in_stretches_on_any_number_of_threads(name: st
     image, _, _ = case.tensors()
     gradient = output_like(case, seed=1)
     results = []
-    for threads in (1, 2, 3):
+    for threads in (1, 2, 3, 5):
         torch.set_num_threads(threads)
         results.append(run_grad_weight(problem, gradient, image))
     assert all(torch.equal(each, results[0]) for each in results)
     expected = aten.run_grad_weight(in_double(problem), gradient.double(), image.double())
+    require_close(results[0], expected)
+
+
+SHARED_WEIGHTS = {
+    "panels": ConvProblem(20, 256, (1, 3, 3), layout="channels_last"),
+    "channels": ConvProblem(100, 80, (1, 3, 3)),
+    "channels of groups": ConvProblem(150, 160, (1, 3, 3), groups=2, layout="channels_last"),
+}
+
+
+@pytest.mark.parametrize("weight_layout", [torch.contiguous_format, torch.channels_last])
+@pytest.mark.parametrize("name", SHARED_WEIGHTS)
+def test_threads_that_share_weights_give_the_same_bits(
+    name: str, weight_layout: torch.memory_format
+) -> None:
+    problem = SHARED_WEIGHTS[name]
+    case = Case(problem, 2, (1, 11, 13))
+    image, weight, _ = case.tensors()
+    image, weight = image.squeeze(2), weight.squeeze(2).contiguous(memory_format=weight_layout)
+    weight.requires_grad_()
+    results = []
+    for threads in (1, 2, 3, 5):
+        torch.set_num_threads(threads)
+        for _ in range(
+            2
+        ):  # by operators, then as a known call, whose gradient lies as the weight does
+            output = conv2d(image, weight, None, groups=problem.groups)
+            (found,) = torch.autograd.grad(output.square().sum(), weight)
+            results.append(found)
+    assert all(torch.equal(each, results[0]) for each in results)
+    wide = weight.detach().double().requires_grad_()
+    output = torch.conv2d(image.double(), wide, None, groups=problem.groups)
+    (expected,) = torch.autograd.grad(output.square().sum(), wide)
     require_close(results[0], expected)
 
 

@@ -2,7 +2,7 @@
 
 import gc
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import product
 
 import pytest
@@ -41,15 +41,16 @@ def place_in_panels(
         present = min(panel, view.out_channels - first)
         wide = -(-present // lanes) * lanes
         at = (group * panels + which) * rows * panel
-        for w, d, h, channel in product(
-            range(width), range(depth), range(height), range(view.in_channels)
-        ):
-            for lane in range(wide):
-                is_filling = lane >= present
-                placed[at + lane] = (
-                    0.0 if is_filling else value_at(group, first + lane, channel, d, h, w)
-                )
-            at += wide
+        chunk = view.channel_chunk or view.in_channels
+        for begin in range(0, view.in_channels, chunk):
+            channels = range(begin, min(begin + chunk, view.in_channels))
+            for w, d, h, channel in product(range(width), range(depth), range(height), channels):
+                for lane in range(wide):
+                    is_filling = lane >= present
+                    placed[at + lane] = (
+                        0.0 if is_filling else value_at(group, first + lane, channel, d, h, w)
+                    )
+                at += wide
     return placed
 
 
@@ -67,12 +68,13 @@ SHAPES = (
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("chunk", [0, 2])
 @pytest.mark.parametrize(("shape", "groups", "panel", "lanes"), SHAPES)
 def test_forward_panels(
-    shape: tuple[int, ...], groups: int, panel: int, lanes: int, dtype: torch.dtype
+    shape: tuple[int, ...], groups: int, panel: int, lanes: int, chunk: int, dtype: torch.dtype
 ) -> None:
     weight = numbered(*shape, dtype=dtype)
-    view = forward_view(weight, groups)
+    view = replace(forward_view(weight, groups), channel_chunk=chunk)
     packed = pack_panels(weight, view, panel, lanes, dtype)
     per_group = shape[0] // groups
 
@@ -84,14 +86,21 @@ def test_forward_panels(
     assert {at: float(packed[at]) for at in placed} == placed
 
 
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last_3d])
+@pytest.mark.parametrize("chunk", [0, 2])
 @pytest.mark.parametrize(("shape", "groups", "panel", "lanes"), SHAPES)
 def test_unpacking_is_the_way_back(
-    shape: tuple[int, ...], groups: int, panel: int, lanes: int
+    shape: tuple[int, ...],
+    groups: int,
+    panel: int,
+    lanes: int,
+    chunk: int,
+    layout: torch.memory_format,
 ) -> None:
-    weight = numbered(*shape)
-    view = forward_view(weight, groups)
+    weight = numbered(*shape).contiguous(memory_format=layout)
+    view = replace(forward_view(weight, groups), channel_chunk=chunk)
     packed = pack_panels(weight, view, panel, lanes, torch.float32)
-    back = torch.zeros(shape)
+    back = torch.zeros_like(weight)
     panel_kernel(torch.float32).unpack_panels(packed, back, *view.numbers(), panel, lanes)
     assert torch.equal(back, weight)
 

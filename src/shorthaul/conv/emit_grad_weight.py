@@ -59,8 +59,8 @@ _LOOPS = """\
   // A task is a part of the weights (some input channels and some panels of one group) over a stretch of blocks.
   on_each_thread(threads < tasks ? threads : tasks, [&](int64_t thread, int64_t team) {
     for (int64_t task = tasks * thread / team; task < tasks * (thread + 1) / team; ++task) {
-      const int64_t part = task % panel_parts, chunk = task / panel_parts % chunks;
-      const int64_t group = task / panel_parts / chunks % shape.groups;
+      const int64_t chunk = task % chunks, part = task / chunks % panel_parts;
+      const int64_t group = task / chunks / panel_parts % shape.groups;
       const int64_t stretch = task / parts, first_block = blocks * stretch / stretches;
       const int64_t first = chunk * channel_chunk;
       const int64_t chunk_channels = shape.in_channels - first < channel_chunk ? shape.in_channels - first : channel_chunk;
@@ -81,27 +81,23 @@ _LOOPS = """\
             block.pack_gradients(gradient, group * shape.out_channels + channel, channels, vectors * lanes, sizes.out_plane(), tiles);
             real* of_panel = weights + stretch * packed_values + (group * panels + each) * shape.window_values() * panel;
 
-            // Columns and rows of the window; all rows at once where the chunk has all channels.
-            const bool is_whole = chunk_channels == shape.in_channels;
-            const int64_t runs = is_whole ? 1 : shape.window_rows();
-            const int64_t run_values = is_whole ? shape.column_values() : chunk_channels;
+            // Columns of the window, all its rows at once; the sums of a chunk of channels lie together.
+            const int64_t run_values = chunk_channels * shape.window_rows();
             for (int64_t column = 0; column < shape.kernel_w; ++column) {
-              for (int64_t run = 0; run < runs; ++run) {
-                const int64_t windows = column * shape.dilation_w * block.pitch + run * chunk_channels;
-                const int64_t at = (column * shape.window_rows() + run) * shape.in_channels + first;
+              const int64_t windows = column * shape.dilation_w * block.pitch;
+              const int64_t at = first * shape.window_rows() * shape.kernel_w + column * run_values;
 
-                // Tiles of window values: their sums stay in registers for all pixels of the block.
-                balanced_tiles(run_values, tile_rows, [&](int64_t value, int64_t size) {
-                  with_constant<tile_rows>(size, [&](auto rows) {
-                    real* sums = of_panel + (at + value) * (vectors * lanes);
-                    if (where == first_block) {
-                      block.template run_tile<rows, vectors, true>(sums, windows + value);
-                    } else {
-                      block.template run_tile<rows, vectors, false>(sums, windows + value);
-                    }
-                  });
+              // Tiles of window values: their sums stay in registers for all pixels of the block.
+              balanced_tiles(run_values, tile_rows, [&](int64_t value, int64_t size) {
+                with_constant<tile_rows>(size, [&](auto rows) {
+                  real* sums = of_panel + (at + value) * (vectors * lanes);
+                  if (where == first_block) {
+                    block.template run_tile<rows, vectors, true>(sums, windows + value);
+                  } else {
+                    block.template run_tile<rows, vectors, false>(sums, windows + value);
+                  }
                 });
-              }
+              });
             }
           };
           {DISPATCH}

@@ -20,6 +20,7 @@ from shorthaul.conv.plans import (
     plan_planes,
     plan_rows,
     plan_sliding,
+    plan_sweep,
     plan_tall,
     plan_winograd,
 )
@@ -173,6 +174,8 @@ def _our_workspace_bytes(problem: ConvProblem, batch: int, sizes: Triple, thread
         return plan_sliding(task, schedule).thread_bytes * threads
     if schedule.method == "tall":
         return plan_tall(task, schedule, threads).thread_bytes * threads
+    if schedule.method == "sweep":
+        return plan_sweep(task, schedule, threads).thread_bytes * threads
     if schedule.method.startswith("winograd"):
         return plan_winograd(task, schedule, threads).thread_bytes * threads
     if schedule.method == "grouped":

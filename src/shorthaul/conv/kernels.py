@@ -260,6 +260,7 @@ def find_view(
         view = gradient_view(taps, groups, call.taps, call.task.shape.kernel)
     else:
         view = forward_view(taps, canonical[0] // call.panel if call.is_grouped else groups)
+        view = replace(view, channel_chunk=call.channel_chunk)
     if call.bundled > 1:
         return bundle_groups(view, call.bundled)
     return _as_one_panel(view) if call.is_depthwise else view

@@ -142,12 +142,14 @@ class WeightView:
     out_step: int
     in_step: int
     tap_steps: Triple  # negative where taps are turned around
+    channel_chunk: int = 0  # input channels whose taps lie together in a panel; 0: all of them
 
     def numbers(self) -> tuple[int, ...]:
         """In the order of the kernels' arguments."""
         return (
             self.groups, self.out_channels, self.in_channels, *self.kernel,
             self.start, self.group_step, self.out_step, self.in_step, *self.tap_steps,
+            self.channel_chunk or self.in_channels,
         )  # fmt: skip
 
 
@@ -230,8 +232,8 @@ def pack_panels(
 ) -> torch.Tensor:
     """The weights as panels of output channels.
 
-    The order is [group][panel][kw][kd][kh][in_channel][output channel of the panel]. The last panel
-    of a group is only as many vectors of `lanes` wide as it needs, and filled up with zeros.
+    The order is [group][panel][chunk][kw][kd][kh][in_channel of the chunk][output channel of the panel]. The
+    last panel of a group is only as many vectors of `lanes` wide as it needs, and filled up with zeros.
     """
     packed = torch.empty(packed_values(view, panel), dtype=real)
     if packed.numel():
@@ -252,7 +254,8 @@ def panel_kernel(real: torch.dtype) -> Kernel:
         NumberArgument(name, "int64")
         for name in (
             "groups", "out_channels", "in_channels", "depth", "height", "width", "start",
-            "step_group", "step_out", "step_in", "step_d", "step_h", "step_w", "panel", "lanes",
+            "step_group", "step_out", "step_in", "step_d", "step_h", "step_w", "channel_chunk",
+            "panel", "lanes",
         )
     )  # fmt: skip
     weights = TensorArgument("weights", real, is_contiguous=False)
@@ -281,7 +284,7 @@ def panel_kernel(real: torch.dtype) -> Kernel:
 
 
 _PANEL_TEXT = """\
-// Weights to and from panels: [group][panel][kw][kd][kh][in_channel][output channel of the panel].
+// Weights to and from panels: [group][panel][chunk][kw][kd][kh][in_channel of the chunk][output channel of the panel].
 #define SHORTHAUL_REAL {TYPE}
 #define SHORTHAUL_LANES {LANES}
 #include <vector>
@@ -298,19 +301,26 @@ using shorthaul::vec;
 using Value = shorthaul::AsReal;
 constexpr int block = shorthaul::lanes;
 
+// The row of a panel that has an input channel's tap, of `taps`.
+static int64_t find_row(int64_t channel, int64_t tap, int64_t in_channels, int64_t taps, int64_t channel_chunk) {
+  const int64_t first = channel / channel_chunk * channel_chunk;
+  const int64_t together = in_channels - first < channel_chunk ? in_channels - first : channel_chunk;
+  return first * taps + tap * together + channel - first;
+}
+
 // Where the rows of a panel are, by the place of their weights in one output channel, if those lie in one
 // piece in whatever order; else nothing.
-static std::vector<int32_t> find_rows(int64_t in_channels, int64_t depth, int64_t height, int64_t width,
-                                      int64_t step_in, int64_t step_d, int64_t step_h, int64_t step_w) {
-  const int64_t values = in_channels * depth * height * width;
+static std::vector<int32_t> find_rows(int64_t in_channels, int64_t depth, int64_t height, int64_t width, int64_t step_in,
+                                      int64_t step_d, int64_t step_h, int64_t step_w, int64_t channel_chunk) {
+  const int64_t taps = depth * height * width, values = in_channels * taps;
   std::vector<int32_t> rows(values, -1);
-  for (int64_t w = 0, row = 0; w < width; ++w) {
+  for (int64_t w = 0, tap = 0; w < width; ++w) {
     for (int64_t d = 0; d < depth; ++d) {
-      for (int64_t h = 0; h < height; ++h) {
-        for (int64_t channel = 0; channel < in_channels; ++channel, ++row) {
+      for (int64_t h = 0; h < height; ++h, ++tap) {
+        for (int64_t channel = 0; channel < in_channels; ++channel) {
           const int64_t place = w * step_w + d * step_d + h * step_h + channel * step_in;
           if (place < 0 || place >= values || rows[place] >= 0) return {};
-          rows[place] = int32_t(row);
+          rows[place] = int32_t(find_row(channel, tap, in_channels, taps, channel_chunk));
         }
       }
     }
@@ -338,7 +348,7 @@ static void for_each_panel(int64_t groups, int64_t out_channels, int64_t start, 
 template <bool packs, class Weights, class Packed>
 static bool move_blocks(Weights* weights, Packed* packed, {DECLARED_NUMBERS}, int64_t threads) {
   if (lanes != block || step_out == 1) return false;
-  const std::vector<int32_t> rows = find_rows(in_channels, depth, height, width, step_in, step_d, step_h, step_w);
+  const std::vector<int32_t> rows = find_rows(in_channels, depth, height, width, step_in, step_d, step_h, step_w, channel_chunk);
   if (rows.empty()) return false;
   const int64_t values = int64_t(rows.size());
   const auto move = [&](auto* of_weights, auto* of_panel, const int32_t* row, int64_t count, int64_t channels, int64_t wide) {
@@ -379,8 +389,8 @@ static bool move_blocks(Weights* weights, Packed* packed, {DECLARED_NUMBERS}, in
 // Calls each(first of the weights, their step, row of the packed panel, present, wide) for each row.
 template <class Each>
 static void for_each_row({DECLARED_NUMBERS}, int64_t threads, const Each& each) {
-  const int64_t window_rows = depth * height;
-  const int64_t values = width * window_rows * in_channels;
+  const int64_t window_rows = depth * height, taps = width * window_rows;
+  const int64_t values = taps * in_channels;
   for_each_panel(groups, out_channels, start, step_group, step_out, panel, lanes, threads,
                  [&](int64_t which, int64_t from, int64_t present, int64_t wide) {
     const int64_t to = which * values * panel;
@@ -390,7 +400,7 @@ static void for_each_row({DECLARED_NUMBERS}, int64_t threads, const Each& each) 
         for (int64_t h = 0; h < height; ++h) {
           for (int64_t w = 0; w < width; ++w) {
             each(from + channel * step_in + d * step_d + h * step_h + w * step_w,
-                 to + ((w * window_rows + d * height + h) * in_channels + channel) * wide,
+                 to + find_row(channel, w * window_rows + d * height + h, in_channels, taps, channel_chunk) * wide,
                  present, wide);
           }
         }

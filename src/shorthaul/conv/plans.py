@@ -82,7 +82,7 @@ def plan_winograd(task: WindowTask, schedule: ConvSchedule, threads: int) -> Blo
         * value_bytes,
         64,
     )
-    return BlockPlan(block_rows, block_tiles, parts, sum(-(-each // 64) * 64 for each in pieces))
+    return BlockPlan(block_rows, block_tiles, parts, _carved_bytes(*pieces))
 
 
 def plan_sliding(task: WindowTask, schedule: ConvSchedule) -> BlockPlan:
@@ -92,7 +92,7 @@ def plan_sliding(task: WindowTask, schedule: ConvSchedule) -> BlockPlan:
     columns = (task.out_sizes[2] - 1) * shape.stride[2] + reach
     height = task.out_sizes[1]
     if task.channels_last:
-        return BlockPlan(height, task.out_sizes[2], 1, -(-columns * 8 // 64) * 64)
+        return BlockPlan(height, task.out_sizes[2], 1, _carved_bytes(columns * 8))
     lanes = this_machine().lanes(value_bytes)
     pitch = -(-task.out_sizes[2] // lanes) + (reach - 1) // shape.stride[2] // lanes + 1
     row_bytes = shape.stride[2] * pitch * lanes * value_bytes
@@ -106,9 +106,8 @@ def plan_sliding(task: WindowTask, schedule: ConvSchedule) -> BlockPlan:
         if band_bytes(rows) <= (schedule.strip_bytes or SLIDING_BYTES)
     ]
     block_rows = _even_part(height, max(fitting, default=min(8, height)))
-    map_bytes = -(-columns * 8 // 64) * 64
     return BlockPlan(
-        block_rows, task.out_sizes[2], 1, map_bytes + -(-band_bytes(block_rows) // 64) * 64
+        block_rows, task.out_sizes[2], 1, _carved_bytes(columns * 8, band_bytes(block_rows))
     )
 
 
@@ -147,7 +146,7 @@ def plan_tall(task: WindowTask, schedule: ConvSchedule, threads: int) -> BlockPl
         _columns(task, columns) * 4, columns * 8, schedule.rows * columns * vector_bytes,
         (rows + above) * row_bytes(columns),
     )  # fmt: skip
-    return BlockPlan(rows, columns, 1, sum(-(-piece // 64) * 64 for piece in pieces))
+    return BlockPlan(rows, columns, 1, _carved_bytes(*pieces))
 
 
 def bundles_together(task: WindowTask) -> int:
@@ -181,7 +180,7 @@ def plan_sweep(task: WindowTask, schedule: ConvSchedule, threads: int) -> BlockP
         _columns(task, columns) * 4, columns * 8, columns * schedule.rows * lanes * value_bytes,
         block_bytes(rows, columns),
     )  # fmt: skip
-    return BlockPlan(rows, columns, 1, sum(-(-piece // 64) * 64 for piece in pieces))
+    return BlockPlan(rows, columns, 1, _carved_bytes(*pieces))
 
 
 def plan_blocks(task: WindowTask, schedule: ConvSchedule, threads: int) -> BlockPlan:
@@ -200,7 +199,7 @@ def plan_blocks(task: WindowTask, schedule: ConvSchedule, threads: int) -> Block
         block_columns,
         parts,
         _thread_bytes(task, block_rows * block_columns, block_columns, panel)
-        + (0 if layout == "in_place" else packed)
+        + (0 if layout == "in_place" else _carved_bytes(packed))
         + (_class_bytes(task, block_rows, block_columns) if layout == "rows" else 0),
     )
 
@@ -273,7 +272,7 @@ def plan_groups(task: WindowTask) -> int:
     columns = (task.out_sizes[2] - 1) * task.shape.stride[2]
     columns += (task.shape.kernel[2] - 1) * task.shape.dilation[2] + 1
     values = 2 * task.shape.kernel[0] * task.shape.kernel[1] + columns
-    return -(-values * 8 // 64) * 64
+    return _carved_bytes(values * 8)
 
 
 def plan_rows(task: WindowTask) -> int:
@@ -281,7 +280,7 @@ def plan_rows(task: WindowTask) -> int:
     window_rows = task.shape.kernel[0] * task.shape.kernel[1]
     columns = (task.out_sizes[2] - 1) * task.shape.stride[2]
     columns += (task.shape.kernel[2] - 1) * task.shape.dilation[2] + 1
-    return -(-window_rows * 8 // 64) * 64 + -(-columns * 4 // 64) * 64
+    return _carved_bytes(window_rows * 8, columns * 4)
 
 
 def plan_planes(task: WindowTask, schedule: ConvSchedule, threads: int) -> BlockPlan:
@@ -333,7 +332,7 @@ def plan_planes(task: WindowTask, schedule: ConvSchedule, threads: int) -> Block
         planes_bytes(rows, columns),
         64,
     )
-    return BlockPlan(rows, columns, 1, sum(-(-piece // 64) * 64 for piece in pieces))
+    return BlockPlan(rows, columns, 1, _carved_bytes(*pieces))
 
 
 def _cut_output(task: WindowTask, schedule: ConvSchedule, threads: int) -> tuple[int, int]:
@@ -469,6 +468,15 @@ def _columns(task: WindowTask, outputs: int) -> int:
     return (outputs - 1) * task.shape.column_step + reach
 
 
+def _carved_bytes(*pieces: int) -> int:
+    """Workspace for the pieces, each from a cache line on; the next thread's begins at one, too.
+
+    Vectors that cross cache lines cost a thread half its speed (gradient of conv9's weights: 5.0 ms by two
+    threads when the second's workspace began in the middle of a line, 3.3 ms since).
+    """
+    return sum(-(-piece // 64) * 64 for piece in pieces)
+
+
 def _thread_bytes(task: WindowTask, pixels: int, block_columns: int, panel: int) -> int:
     """Workspace of one thread besides its strips, as the kernels carve it; the last line is slack."""
     value_bytes = task.sum_bytes
@@ -477,7 +485,7 @@ def _thread_bytes(task: WindowTask, pixels: int, block_columns: int, panel: int)
         capacity * 8, capacity * 8, capacity * panel * value_bytes, _columns(task, block_columns) * 4,
         math.prod(task.shape.kernel) * 16, 64,
     )  # fmt: skip
-    return sum(-(-piece // 64) * 64 for piece in pieces)
+    return _carved_bytes(*pieces)
 
 
 def _class_bytes(task: WindowTask, rows: int, columns: int) -> int:
@@ -486,7 +494,7 @@ def _class_bytes(task: WindowTask, rows: int, columns: int) -> int:
     pieces = (
         math.prod(task.shape.kernel) * 16, capacity * 8, rows * 8, rows * 8, rows * 32, columns * 32,
     )  # fmt: skip
-    return sum(-(-piece // 64) * 64 for piece in pieces)
+    return _carved_bytes(*pieces)
 
 
 @dataclass(frozen=True)
@@ -501,24 +509,32 @@ class GradientPlan:
     thread_bytes: int
 
 
-# Small weights are summed in so many stretches, however many threads there are: threads then share the
-# pixels, where sharing the weights would have each of them read every pixel.
-STRETCHES = 8
-STRETCHED_BYTES = 64 * 1024  # of packed weights; every stretch has its own
-# Pixels per block of the weight gradient: their windows' lines and the gradients of one panel fit
-# the first-level cache together, and the sums are loaded and stored once for that many FMAs.
+# Packed weights of up to so many bytes are summed in so many stretches, however many threads there are:
+# threads then share the pixels, where sharing the weights would have each of them pack every pixel.
+# Every stretch has weights of its own.
+STRETCHES = {64 * 1024: 8, 256 * 1024: 2}
+# Pixels per block of the weight gradient: the sums are loaded and stored once for that many FMAs, and the
+# windows' lines and the gradients of one panel, of which so many bytes, fit the first-level cache together.
 GRADIENT_PIXELS = 144
+GRADIENT_BYTES = 24 * 1024
 
 
 def plan_gradient(task: WindowTask, schedule: ConvSchedule, threads: int) -> GradientPlan:
-    """Cut the weights into parts for threads, and the pixels into blocks."""
+    """Cut the weights into parts for threads, and the pixels into blocks.
+
+    Threads that share a stretch have whole panels each, or else channels: either way a thread's sums lie in
+    one piece. Those of others in between would be fetched ahead, again and again, from the thread that has
+    them (conv9 on two distant cores: 4.5 ms with channels of both in turn, 3.9 in one piece).
+    """
     value_bytes = task.sum_bytes
     panel = schedule.vectors * this_machine().lanes(value_bytes)
     rows, columns = task.batch * task.out_sizes[0] * task.out_sizes[1], task.out_sizes[2]
-    block_columns = _even_part(columns, 2 * GRADIENT_PIXELS)
-    # Few pixels are one block: the weights, which are the larger part then, are gone over once.
-    most = GRADIENT_PIXELS if rows * columns > 2 * GRADIENT_PIXELS else 2 * GRADIENT_PIXELS
-    block_rows = max(1, min(rows, most // block_columns))
+    wanted = min(GRADIENT_PIXELS, GRADIENT_BYTES // (panel * value_bytes))
+    block_columns = _even_part(columns, 2 * wanted)
+    block_rows = max(1, min(rows, round(wanted / block_columns)))
+    if rows * columns <= 2 * wanted:
+        # Few pixels are one block: the weights, which are the larger part then, are gone over once.
+        block_rows = rows
     window_rows = task.shape.kernel[0] * task.shape.kernel[1]
     channel_bytes = block_rows * _columns(task, block_columns) * window_rows * value_bytes
     channels = task.shape.in_channels
@@ -528,22 +544,25 @@ def plan_gradient(task: WindowTask, schedule: ConvSchedule, threads: int) -> Gra
     window_values = channels * math.prod(task.shape.kernel)
     packed_bytes = task.shape.groups * window_values * panels * panel * value_bytes
     blocks = -(-rows // block_rows) * -(-columns // block_columns)
-    is_stretched = packed_bytes <= STRETCHED_BYTES and blocks >= 4 * STRETCHES
-    parts = 1
-    if threads > 1 and not is_stretched:
-        chunk = min(chunk, max(min(channels, 8), _even_part(channels, -(-channels // threads))))
+    fitting = (count for size, count in STRETCHES.items() if packed_bytes <= size)
+    stretches = next((count for count in fitting if blocks >= 4 * count), 1)
+    parts, sharing = 1, -(-threads // stretches)
+    if sharing > 1 and panels % sharing == 0:
+        parts = sharing
+    elif sharing > 1:
+        chunk = min(chunk, max(min(channels, 8), _even_part(channels, -(-channels // sharing))))
         pieces = -(-channels // chunk) * task.shape.groups
-        parts = min(panels, threads) if pieces % threads and pieces < 4 * threads else 1
+        parts = min(panels, sharing) if pieces % sharing and pieces < 4 * sharing else 1
     line = 64 // value_bytes
     pitch = (-(-window_rows * chunk // line) | 1) * line
     strips = block_rows * _columns(task, block_columns) * pitch * value_bytes
     pixels = block_rows * block_columns
-    places = 8 * (pixels + this_machine().lanes(value_bytes)) + 63  # of the gradients of a panel
+    places = 8 * (pixels + this_machine().lanes(value_bytes))  # of the gradients of a panel
     return GradientPlan(
         block_rows,
         block_columns,
         parts,
         chunk,
-        STRETCHES if is_stretched else 1,
-        _thread_bytes(task, pixels, block_columns, panel) + places + strips,
+        stretches,
+        _thread_bytes(task, pixels, block_columns, panel) + _carved_bytes(places, strips),
     )
