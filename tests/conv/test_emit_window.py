@@ -35,7 +35,7 @@ constexpr bool channels_last = true;
 constexpr int tile_rows = 6, tile_vectors = 2;
 constexpr int64_t panel = tile_vectors * lanes;
 constexpr bool has_prefetch = true;
-using Block = WindowBlock<Value, Widened<Value>, channels_last, Windows::strips, false, 576, 0, has_prefetch>;
+using Block = WindowBlock<Value, Widened<Value>, channels_last, Windows::strips, false, 576, 0, false, has_prefetch>;
 """
 
 
@@ -61,10 +61,20 @@ def test_the_head_of_a_kernel_says_what_it_is() -> None:
 def test_the_length_of_a_run_is_compiled_in(windows, changes, length) -> None:
     kernel = replace(KERNEL, windows=windows, shape=replace(SHAPE, **changes))
     assert kernel.run_length == length
-    assert (
-        f"Windows::{windows}, false, {length}, 0, has_prefetch>" in emit_window_kernel(kernel).text
-    )
+    skips = "true" if windows == "rows" else "false"
+    text = f"Windows::{windows}, false, {length}, 0, {skips}, has_prefetch>"
+    assert text in emit_window_kernel(kernel).text
     assert replace(kernel, shape=None).run_length == 0
+
+
+def test_taps_in_padding_can_be_left_out_where_each_has_a_run_and_each_window_a_pointer() -> None:
+    assert replace(KERNEL, windows="rows").can_skip
+    assert not replace(KERNEL, windows="rows", joins_columns=True).can_skip
+    assert not replace(KERNEL, windows="rows", rows=12).can_skip
+    assert not KERNEL.can_skip
+    in_place = replace(KERNEL, windows="in_place")
+    assert not in_place.can_skip
+    assert replace(in_place, has_padding=True).can_skip
 
 
 @pytest.mark.parametrize(
@@ -92,7 +102,9 @@ def test_high_tiles_know_how_far_apart_windows_are(changes, step) -> None:
     shape = replace(SHAPE, **changes)
     kernel = replace(KERNEL, rows=14, vectors=1, windows="rows", shape=shape)
     assert kernel.window_step == step
-    assert f"Windows::rows, false, 64, {step}, has_prefetch>" in emit_window_kernel(kernel).text
+    assert (
+        f"Windows::rows, false, 64, {step}, false, has_prefetch>" in emit_window_kernel(kernel).text
+    )
     assert replace(kernel, windows="strips").window_step == step * shape.window_rows
     in_place = replace(kernel, windows="in_place", shape=replace(shape, groups=3))
     assert in_place.window_step == shape.stride[2] * 64 * 3

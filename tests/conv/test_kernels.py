@@ -116,7 +116,8 @@ def test_a_kernel_for_many_channels_shares_rows_and_gives_the_same_bits(layout: 
     # Three images of five rows: blocks end within images, and some span two of them.
     problem = ConvProblem(64, 24, (1, 3, 3), padding=((0, 0), (1, 1), (1, 1)), layout=layout)
     inside = replace(problem, padding=((0, 0), (0, 0), (0, 0)))
-    for each, last in ((problem, "rows"), (inside, "in_place")):
+    reflected = replace(problem, padding_mode="reflect")
+    for each, last in ((problem, "in_place"), (inside, "in_place"), (reflected, "rows")):
         case = Case(each, 3, (1, 5, 7))
         schedule = ConvSchedule("window", 6, 2, strip_bytes=9 * 6 * 256, depth_chunk=130)
         chosen = choose_windows(forward_task(each, 3, case.sizes), schedule)
@@ -276,6 +277,38 @@ def test_a_specialised_kernel_for_many_channels_skips_padding(layout: str) -> No
     schedule = ConvSchedule("window", 6, 2, strip_bytes=10 * 11 * 256, depth_chunk=7 * 64)
     expected = require_forward(case, schedule=replace(schedule, windows="strips"))
     assert torch.equal(require_forward(case, schedule=schedule), expected)
+
+
+AROUND_PADDING = {
+    "one pixel": ConvProblem(64, 24, (1, 3, 3), padding=((0, 0), (1, 1), (1, 1))),
+    "strides": ConvProblem(40, 72, (1, 5, 4), (1, 3, 2), padding=((0, 0), (4, 2), (0, 3))),
+    "dilation": ConvProblem(
+        32, 17, (1, 3, 3), dilation=(1, 3, 2), padding=((0, 0), (3, 3), (2, 2))
+    ),
+    "groups": ConvProblem(72, 48, (1, 2, 3), groups=2, padding=((0, 0), (1, 0), (1, 1))),
+    "more than the window": ConvProblem(33, 20, (1, 2, 2), padding=((0, 0), (3, 2), (2, 4))),
+    "double": ConvProblem(36, 20, (1, 3, 3), padding=((0, 0), (1, 1), (1, 1)), dtype=torch.float64),
+}
+
+
+@pytest.mark.parametrize("name", AROUND_PADDING)
+def test_windows_in_padding_are_read_in_place_and_nothing_around_the_image(name: str) -> None:
+    problem = replace(AROUND_PADDING[name], layout="channels_last")
+    case = Case(problem, 3, (1, 9, 11))
+    image, weight, bias = case.tensors()
+    around = torch.full((image.numel() + 20_000,), torch.nan, dtype=image.dtype)
+    lying = around[10_000 : 10_000 + image.numel()].as_strided(image.shape, image.stride(), 10_000)
+    lying.copy_(image)
+    schedule = ConvSchedule("window", 6, 2, strip_bytes=3 * 11 * 256, depth_chunk=4 * 36)
+    task = forward_task(problem, 3, case.sizes)
+    assert task.windows == "rows"
+    assert choose_windows(task, schedule) == "in_place"
+    strips = replace(schedule, windows="strips")
+    results = [
+        run_forward(problem, each, weight, bias, schedule=chosen)
+        for each, chosen in ((lying, schedule), (image, strips))
+    ]
+    assert torch.equal(*results)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)

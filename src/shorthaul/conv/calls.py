@@ -261,6 +261,7 @@ def _prepare(task: WindowTask, taps: Taps | None, schedule: ConvSchedule, thread
         has_prefetch=schedule.has_prefetch,
         has_pairs=schedule.has_pairs,
         joins_columns=can_join_columns(task, schedule),
+        has_padding=skips_padding(task, schedule),
     )
     pair_order = None
     if schedule.has_pairs:

@@ -70,7 +70,7 @@ _LOOPS = """\
   const int64_t channel_tiles = (shape.out_channels + tile_channels - 1) / tile_channels;
 
   // A task is a block of output rows of one image, for one group.
-  on_each_thread(threads < tasks ? threads : tasks, [=](int64_t thread, int64_t team) {
+  on_each_thread(threads < tasks ? threads : tasks, [&](int64_t thread, int64_t team) {
     PlanarBlock<Value, channels_last> block(workspace + thread * thread_bytes, block_rows, block_columns, shape);
     for (int64_t task = tasks * thread / team; task < tasks * (thread + 1) / team; ++task) {
       const int64_t group = task % shape.groups, where = task / shape.groups;

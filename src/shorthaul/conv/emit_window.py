@@ -99,6 +99,7 @@ class WindowKernel:
     has_prefetch: bool = True  # of the lines that are written
     has_pairs: bool = False  # whether bfloat16 values stay 16 bits, and are multiplied two by two
     joins_columns: bool = False  # whether a run is a whole row of a window: see `find_run_order`
+    has_padding: bool = False  # whether windows that are read in place reach into padding
 
     @property
     def lanes(self) -> int:
@@ -122,6 +123,13 @@ class WindowKernel:
         if order in ("windows", "rows"):
             values *= self.shape.kernel[2]
         return values if values <= LONGEST_RUN else 0
+
+    @property
+    def can_skip(self) -> bool:
+        """Whether taps in zero padding can be left out: runs are taps, and tiles have a pointer to each window."""
+        if self.windows == "in_place":
+            return self.has_padding
+        return self.windows == "rows" and self.window_step == 0 and not self.joins_columns
 
     @property
     def window_step(self) -> int:
@@ -182,6 +190,7 @@ def emit_window_kernel(kernel: WindowKernel) -> CppSource:
     )
     packed = "Halves" if kernel.has_pairs else "Widened<Value>"
     joins_columns = str(kernel.joins_columns).lower()
+    can_skip = str(kernel.can_skip).lower()
     detail = "general" if kernel.shape is None else kernel.shape.describe()
     text = f"""\
 // Convolution by windows {HOW[kernel.windows]}: {detail}, {str(kernel.dtype).removeprefix("torch.")},
@@ -191,7 +200,7 @@ def emit_window_kernel(kernel: WindowKernel) -> CppSource:
 constexpr int tile_rows = {kernel.rows}, tile_vectors = {kernel.vectors};
 constexpr int64_t panel = tile_vectors * lanes;
 constexpr bool has_prefetch = {str(kernel.has_prefetch).lower()};
-using Block = WindowBlock<Value, {packed}, channels_last, Windows::{kernel.windows}, {joins_columns}, {kernel.run_length}, {kernel.window_step}, has_prefetch>;
+using Block = WindowBlock<Value, {packed}, channels_last, Windows::{kernel.windows}, {joins_columns}, {kernel.run_length}, {kernel.window_step}, {can_skip}, has_prefetch>;
 
 {function.prototype()} {{
 {emit_sizes_and_shape(names, kernel.shape)}

@@ -143,10 +143,16 @@ class WindowTask:
         return 1.0 - inside
 
     @property
+    def is_readable(self) -> bool:
+        """Whether the image has its values as kernels read them: channels last, nothing to widen."""
+        return self.channels_last and (
+            self.dtype in (torch.float32, torch.float64) or self.has_pairs
+        )
+
+    @property
     def _can_read_in_place(self) -> bool:
         return (
-            self.channels_last
-            and (self.dtype in (torch.float32, torch.float64) or self.has_pairs)
+            self.is_readable
             and all(
                 low == 0 and (outputs - 1) * stride + (kernel - 1) * dilation < size
                 for low, outputs, stride, kernel, dilation, size in zip(

@@ -40,14 +40,11 @@ struct Target {
 // `run_length`: values of a run where they are known when the kernel is compiled, else 0. `window_step`:
 // values from one window of an output row to the next where tiles shall rely on it, else 0. `In`: what is
 // packed of the image. `joins_columns`: a run is a whole row of a window; sums are then in another order.
+// `can_skip`: a run is a tap, and those in zero padding may be left out.
 template <class Value, class In, bool channels_last, Windows layout, bool joins_columns, int64_t run_length,
-          int64_t window_step, bool has_prefetch>
+          int64_t window_step, bool can_skip, bool has_prefetch>
 struct WindowBlock {
   using value = typename Value::value;
-
-  // Packed rows have a run per tap, of which those in zero padding are left out, unless tiles rely on the
-  // windows of an output row.
-  static constexpr bool can_skip = layout == Windows::rows && window_step == 0 && !joins_columns;
 
   const int64_t block_rows, block_columns;
   factor* packed;           // strips or rows
@@ -149,9 +146,10 @@ struct WindowBlock {
       const OutputRow row(each, sizes);
       int64_t window;
       if constexpr (layout == Windows::in_place) {
-        const int64_t at = row.image * sizes.in_plane() +
-                           source_row(row, 0, shape, sizes) * sizes.in_w +
-                           first_column * shape.stride_w;
+        // Windows that reach into padding begin before what they read, as do those of packed rows.
+        const int64_t line = (row.image * sizes.in_d + row.depth * shape.stride_d - sizes.padding_d) * sizes.in_h +
+                             row.height * shape.stride_h - sizes.padding_h;
+        const int64_t at = line * sizes.in_w + first_column * shape.stride_w - sizes.padding_w;
         window = at * all_inputs + first_channel;
       } else if constexpr (layout == Windows::rows) {
         window = pack_band(band, input, row, first_channel, shape, sizes) - columns.dropped * shape.in_channels;
