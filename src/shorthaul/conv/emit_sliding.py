@@ -30,7 +30,9 @@ class SlidingKernel:
     activation: str | None
     machine: VectorMachine
     rows: int  # of the register tile: output rows
-    pixels: int  # of the register tile: neighbouring outputs; 1 for contiguous images
+    pixels: (
+        int  # of the register tile: neighbouring outputs, or vectors of them in contiguous images
+    )
     kernel_h: int
     stride_h: int
 
@@ -85,7 +87,7 @@ _PIXEL_LOOPS = """\
 """
 
 _PLANE_LOOPS = """\
-  using Windows = SlidingPlane<Value, Activation, kernel_rows, row_stride>;
+  using Windows = SlidingPlane<Value, Activation, tile_pixels, kernel_rows, row_stride>;
   const int64_t row_blocks = (out_h + block_rows - 1) / block_rows;
   const int64_t tasks = batch * shape.groups * out_d * row_blocks;
   // A task is a block of output rows of one channel of one image.

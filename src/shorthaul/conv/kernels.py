@@ -100,17 +100,14 @@ def run_prepared(
     if not call.is_empty:
         if is_trained:
             packed = _pack(call, weight, problem, weight_scale)
+            panels_of_bias = None if bias is None else _pack_bias(call, bias)
         else:
-            order: object = call.order_name
-            if weight_scale is not None:  # a scale that was written to is another order
-                order = (order, id(weight_scale), weight_scale._version)
-            packed = packed_weights.find(
-                weight, order, lambda: _pack(call, weight, problem, weight_scale)
-            )
+            packed = find_packed(call, problem, weight, weight_scale)
+            panels_of_bias = None if bias is None else find_packed_bias(call, bias)
         call.run(
             input,
             packed,
-            None if bias is None else _packed_bias(call, bias, is_trained=is_trained),
+            panels_of_bias,
             residual,
             out,
             find_workspace(call.workspace_bytes),
@@ -223,6 +220,22 @@ def run_grad_bias(grad_output: torch.Tensor) -> torch.Tensor:
     return sums if real == grad_output.dtype else sums.to(grad_output.dtype)
 
 
+def find_packed(
+    call: Call,
+    problem: ConvProblem,
+    weight: torch.Tensor,
+    weight_scale: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """The weights as a call reads them, packed once."""
+    order: object = call.order_name
+    if weight_scale is not None:  # a scale that was written to is another order
+        order = (order, id(weight_scale), weight_scale._version)
+    packed: torch.Tensor = packed_weights.find(
+        weight, order, lambda: _pack(call, weight, problem, weight_scale)
+    )
+    return packed
+
+
 def _pack(
     call: Call,
     weight: torch.Tensor,
@@ -286,19 +299,18 @@ def find_bias_view(call: Call) -> WeightView | None:
     return view if is_filled else None
 
 
-def _packed_bias(call: Call, bias: torch.Tensor, *, is_trained: bool) -> torch.Tensor:
-    view, real = find_bias_view(call), call.real
-    if view is None and bias.dtype == real:
-        return bias if bias.is_contiguous() else bias.detach().contiguous()
-
-    def pack() -> torch.Tensor:
-        values = bias.detach().to(real).contiguous()
-        return values if view is None else pack_panels(values, view, call.panel, call.lanes, real)
-
-    if is_trained:
-        return pack()
-    packed: torch.Tensor = packed_weights.find(bias, (view, call.panel, call.lanes, real), pack)
+def find_packed_bias(call: Call, bias: torch.Tensor) -> torch.Tensor:
+    """The bias as a call reads it: packed once, or where it lies."""
+    if find_bias_view(call) is None and bias.dtype == call.real and bias.is_contiguous():
+        return bias
+    order = ("bias", find_bias_view(call), call.panel, call.lanes, call.real)
+    packed: torch.Tensor = packed_weights.find(bias, order, lambda: _pack_bias(call, bias))
     return packed
+
+
+def _pack_bias(call: Call, bias: torch.Tensor) -> torch.Tensor:
+    view, values = find_bias_view(call), bias.detach().to(call.real).contiguous()
+    return values if view is None else pack_panels(values, view, call.panel, call.lanes, call.real)
 
 
 def _fold(problem: ConvProblem, padded: torch.Tensor, sizes: Triple) -> torch.Tensor:

@@ -9,7 +9,7 @@ looks on (see `plain`), and everything else goes through the operators.
 from __future__ import annotations
 
 import contextlib
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
@@ -19,22 +19,43 @@ from shorthaul.conv.backend import reason_for_aten
 from shorthaul.conv.plain import are_ordinary, is_watched, needs_gradient
 from shorthaul.conv.problem import ConvProblem
 from shorthaul.conv.trained_calls import TrainedCall, can_train, plan_training
+from shorthaul.jit import KernelFunction
 from shorthaul.jit.runtime import kernel_threads
 from shorthaul.settings import settings
 
 
 class KnownCall(NamedTuple):
-    """A call without a gradient, and the output it makes, without canonical dimensions."""
+    """A call without a gradient, and the output it makes, without canonical dimensions.
+
+    It runs on addresses: what a kernel checks of its tensors was checked when the call was learnt, and is
+    part of its key.
+    """
 
     problem: ConvProblem
     call: calls.Call
+    kernel: KernelFunction
+    numbers: int  # their address
     out_shape: tuple[int, ...]
     out_strides: tuple[int, ...]
+    threads: int
 
     def run(self, input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         """The output."""
+        call = self.call
         output = torch.empty_strided(self.out_shape, self.out_strides, dtype=self.problem.dtype)
-        return kernels.run_prepared(self.call, self.problem, input, weight, bias, None, output)
+        packed = kernels.find_packed(call, self.problem, weight)
+        panels_of_bias = None if bias is None else kernels.find_packed_bias(call, bias)
+        self.kernel.at(
+            input.data_ptr(),
+            packed.data_ptr(),
+            None if panels_of_bias is None else panels_of_bias.data_ptr(),
+            None,
+            output.data_ptr(),
+            kernels.find_workspace(call.workspace_bytes).data_ptr(),
+            self.numbers,
+            self.threads,
+        )
+        return output
 
 
 _known_calls: dict[tuple[Any, ...], KnownCall | TrainedCall] = {}
@@ -92,8 +113,18 @@ def learn_call(
     call = calls.prepare_forward(problem, (batch, depth, height, width), None, kernel_threads())
     is_trained = needs_gradient(input, weight, bias)
     known: KnownCall | TrainedCall
+    if call.is_empty:
+        return
     if not is_trained:
-        known = KnownCall(problem, call, output.shape, output.stride())
+        known = KnownCall(
+            problem,
+            call,
+            cast(KernelFunction, call.run),
+            call.numbers.data_ptr(),
+            output.shape,
+            output.stride(),
+            kernel_threads(),
+        )
     elif can_train(problem, call, bias):
         known = plan_training(
             dimensions, problem, geometry, written[-2], call, input, weight, bias, output

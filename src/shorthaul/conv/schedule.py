@@ -249,7 +249,7 @@ def candidate_schedules(problem: ConvProblem, sizes: Sizes) -> tuple[ConvSchedul
             ConvSchedule("depthwise", *DEPTHWISE_TILE, is_specialised=False, strip_bytes=0)
         )
     if can_slide(task):
-        tiles = ((8, 1), (4, 3), (2, 4)) if task.channels_last else ((8, 1), (4, 1))
+        tiles = ((8, 1), (8, 2), (4, 3), (2, 4)) if task.channels_last else ((8, 1), (8, 2), (4, 1))
         others += [ConvSchedule("sliding", *tile, strip_bytes=SLIDING_BYTES) for tile in tiles]
     if can_pack_tall(task):
         others.append(tall_schedule())
@@ -284,12 +284,12 @@ DEPTHWISE_TILE = (6, 2)
 def choose_sliding_tile(task: WindowTask) -> tuple[int, int]:
     """Output rows and neighbouring outputs of the sliding kernel's register tile.
 
-    Sums, the weights of one kernel column and one image value share sixteen registers. Channels-last
+    Sums, the weights of one kernel column and one image value share the registers. Channels-last
     rows of a power of two of bytes fall into the same sets of the first-level cache, so tiles of low
     kernels are wide rather than high: 4x3 took 129 us where 8x1 took 204 (128 channels, 56x56).
     """
     if not task.channels_last or task.shape.kernel[1] > 3:
-        return 8, 1
+        return (8, 2) if this_machine().registers > 16 else (8, 1)
     return (4, 3) if task.shape.stride[1] == 1 else (2, 4)
 
 

@@ -168,7 +168,7 @@ struct SlidingPixels {
 
 // Contiguous images: vectors of neighbouring outputs. The rows under a block are widened and padded
 // into a band, one phase of the stride after another, that stays in the first-level cache.
-template <class Value, class Activation, int kernel_h, int stride_h>
+template <class Value, class Activation, int tile_vectors, int kernel_h, int stride_h>
 struct SlidingPlane {
   using value = typename Value::value;
 
@@ -209,13 +209,24 @@ struct SlidingPlane {
       to[places[each]] = source < 0 ? 0 : Value::widen(from[source]);
     };
     for (; column < inner_begin; ++column) pack_one(column);
-    if (stride == 1) {
-      for (; column + lanes <= inner_end; column += lanes) store(to + column, Value::load(from + column - sizes.padding_w));
+    // Whole vectors, of which the last overlaps the one before it.
+    if (stride == 1 && inner_end - column >= lanes) {
+      for (; column < inner_end; column += lanes) {
+        const int64_t here = std::min<int64_t>(column, inner_end - lanes);
+        store(to + here, Value::load(from + here - sizes.padding_w));
+      }
+      column = inner_end;
     } else if (stride == 2) {
-      for (; column < inner_end && column % 2; ++column) pack_one(column);
-      for (; column + 2 * lanes <= inner_end; column += 2 * lanes) {
-        const vec left = Value::load(from + column - sizes.padding_w), right = Value::load(from + column - sizes.padding_w + lanes);
-        split(to + column / 2, to + pitch + column / 2, left, right, std::make_integer_sequence<int, lanes>{});
+      if (column < inner_end && column % 2) pack_one(column++);
+      const int64_t last = (inner_end - 2 * lanes) / 2 * 2;
+      if (last >= column) {
+        for (; column < last + 2 * lanes; column += 2 * lanes) {
+          const int64_t here = std::min(column, last);
+          const value* pair = from + here - sizes.padding_w;
+          split(to + here / 2, to + pitch + here / 2, Value::load(pair), Value::load(pair + lanes),
+                std::make_integer_sequence<int, lanes>{});
+        }
+        column = last + 2 * lanes;
       }
     }
     for (; column < count; ++column) pack_one(column);
@@ -235,38 +246,55 @@ struct SlidingPlane {
     }
   }
 
+  // Some output rows: tiles of neighbouring vectors, of which the last overlaps the one before it; in rows of
+  // less than a vector, and where sums need more than storing, one vector at a time.
   template <int rows>
   void run_row(const real* x, const real* weights, real bias, const value* residual, value* output, int64_t at) const {
     const bool is_plain = residual == nullptr && std::is_same_v<Activation, NoActivation>;
-    const int64_t full = is_plain ? sizes.out_w / lanes * lanes : 0;
-    run_tiles<rows, true>(x, weights, bias, residual, output, at, 0, full);
-    run_tiles<rows, false>(x, weights, bias, residual, output, at, full, sizes.out_w);
+    if (is_plain && sizes.out_w >= tile_vectors * lanes) {
+      run_tiles<rows, tile_vectors, true>(x, weights, bias, residual, output, at);
+    } else if (is_plain && sizes.out_w >= lanes) {
+      run_tiles<rows, 1, true>(x, weights, bias, residual, output, at);
+    } else {
+      run_tiles<rows, 1, false>(x, weights, bias, residual, output, at);
+    }
   }
 
-  template <int rows, bool is_plain>
+  template <int rows, int vectors, bool is_plain>
   __attribute__((noinline)) void run_tiles(const real* x, const real* weights, real bias, const value* residual,
-                                           value* output, int64_t at, int64_t column, int64_t end) const {
+                                           value* output, int64_t at) const {
     const int64_t row_step = phases * pitch, step = sizes.full_w;
-    for (; column < end; column += lanes) {
-      vec sums[rows];
+    for (int64_t next = 0; next < sizes.out_w; next += vectors * lanes) {
+      const int64_t column = is_plain ? std::min(next, sizes.out_w - vectors * lanes) : next;
+      vec sums[vectors][rows];
+#pragma GCC unroll 4
+      for (int v = 0; v < vectors; ++v) {
 #pragma GCC unroll 16
-      for (int row = 0; row < rows; ++row) sums[row] = broadcast(bias);
+        for (int row = 0; row < rows; ++row) sums[v][row] = broadcast(bias);
+      }
       const real* taps = weights;
       int64_t place = 0;
       for (int64_t kernel_column = 0; kernel_column < shape.kernel_w; ++kernel_column, place += shape.dilation_w, taps += kernel_h) {
         vec held[kernel_h];
 #pragma GCC unroll 16
         for (int u = 0; u < kernel_h; ++u) held[u] = broadcast(taps[u]);
-        const real* from = x + column + places[place];
-        slide<rows, kernel_h, stride_h>(sums, held, [&](int) SHORTHAUL_INLINE_LAMBDA {
-          const vec here = load(from);
-          from += row_step;
-          return here;
-        });
+#pragma GCC unroll 4
+        for (int v = 0; v < vectors; ++v) {
+          const real* from = x + column + places[place] + v * lanes;
+          slide<rows, kernel_h, stride_h>(sums[v], held, [&](int) SHORTHAUL_INLINE_LAMBDA {
+            const vec here = load(from);
+            from += row_step;
+            return here;
+          });
+        }
       }
 #pragma GCC unroll 16
       for (int row = 0; row < rows; ++row) {
-        put<Value, Activation, is_plain>(output, residual, at + row * step + column, sums[row], sizes.out_w - column);
+#pragma GCC unroll 4
+        for (int v = 0; v < vectors; ++v) {
+          const int64_t first = column + v * lanes;
+          put<Value, Activation, is_plain>(output, residual, at + row * step + first, sums[v][row], sizes.out_w - first);
+        }
       }
     }
   }
