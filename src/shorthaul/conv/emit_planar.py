@@ -73,7 +73,8 @@ _LOOPS = """\
   on_each_thread(threads < tasks ? threads : tasks, [&](int64_t thread, int64_t team) {
     PlanarBlock<Value, channels_last> block(workspace + thread * thread_bytes, block_rows, block_columns, shape);
     for (int64_t task = tasks * thread / team; task < tasks * (thread + 1) / team; ++task) {
-      const int64_t group = task % shape.groups, where = task / shape.groups;
+      const GroupTask at = find_group_task<channels_last>(task, tasks / batch, shape.groups);
+      const int64_t group = at.group, where = at.place;
       block.pack(input, where / column_blocks, where % column_blocks, group, shape, sizes);
       const int64_t row_step = shape.stride_h * block.layout.phases * block.layout.pitch;
       const int64_t row_vectors = (block.columns + lanes - 1) / lanes;

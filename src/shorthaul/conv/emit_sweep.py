@@ -87,8 +87,9 @@ _LOOPS = """\
   on_each_thread(threads < tasks ? threads : tasks, [&](int64_t thread, int64_t team) {
     Block block(workspace + thread * thread_bytes, tile_rows, block_columns, shape, sizes);
     for (int64_t task = tasks * thread / team; task < tasks * (thread + 1) / team; ++task) {
-      const int64_t place = task / bundle_blocks, row_block = place / column_blocks;
-      const Span some = even_part(bundles, block_bundles, task % bundle_blocks);
+      const GroupTask at = find_group_task<channels_last>(task, tasks / batch, bundle_blocks);
+      const int64_t place = at.place, row_block = place / column_blocks;
+      const Span some = even_part(bundles, block_bundles, at.group);
       const Span rows = even_part(out_h, block_rows, row_block % row_blocks);
       block.pack(input, row_block / row_blocks, rows, place % column_blocks, some);
 

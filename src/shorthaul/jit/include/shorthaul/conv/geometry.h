@@ -115,4 +115,19 @@ static inline int64_t source_column(int64_t column, const Shape& shape, const Si
   return source_index(position - sizes.padding_w, sizes.in_w, sizes.padding_mode);
 }
 
+// A task of a thread: a group, and a place of an image for it.
+struct GroupTask {
+  int64_t group, place;
+};
+
+// Groups of a channels-last image share its cache lines, and follow each other. Of a contiguous one all places of a
+// group do, so that threads write to planes of their own: other rows of the same plane would be fetched ahead from
+// the thread that writes them.
+template <bool channels_last>
+static inline GroupTask find_group_task(int64_t task, int64_t tasks_of_image, int64_t groups) {
+  if (channels_last) return {task % groups, task / groups};
+  const int64_t places = tasks_of_image / groups, here = task % tasks_of_image;
+  return {here / places, task / tasks_of_image * places + here % places};
+}
+
 }  // namespace shorthaul
