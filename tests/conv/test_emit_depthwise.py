@@ -33,7 +33,7 @@ constexpr int tile_pixels = 6, tile_vectors = 2;
 GRADIENT_HEAD = """\
 // Gradient of the weights of a depthwise convolution of channels-last images: any shape, float32.
 // Register tile: 6 taps x 2 vectors of channels for avx2.
-// Every sum runs over the output rows in order, whatever the threads.
+// Every sum runs over the output rows in order, in stretches or at once, whatever the threads.
 #define SHORTHAUL_REAL float
 #define SHORTHAUL_LANES 8
 #include "shorthaul/parallel.h"
@@ -116,5 +116,5 @@ def test_every_level_of_the_loops_says_what_it_is() -> None:
     forward, gradient = emit_depthwise_kernel(KERNEL).text, emit_depthwise_gradient(KERNEL).text
     levels = ("// Threads own output rows.", "// Tiles of neighbouring outputs", "// Vectors of")
     assert [forward.count(each) for each in levels] == [1, 1, 1]
-    levels = ("// Threads own blocks of channels.", "// Rows of the window", "// Vectors of")
+    levels = ("// A task is a stretch of the output rows", "// Rows of the window", "// Vectors of")
     assert [gradient.count(each) for each in levels] == [1, 1, 1]

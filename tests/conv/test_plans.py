@@ -3,7 +3,13 @@
 import pytest
 
 from shorthaul.conv.geometry import forward_task, grad_input_tasks
-from shorthaul.conv.plans import plan_blocks, plan_gradient, plan_planes, plan_tall
+from shorthaul.conv.plans import (
+    plan_blocks,
+    plan_depthwise_gradient,
+    plan_gradient,
+    plan_planes,
+    plan_tall,
+)
 from shorthaul.conv.problem import ConvProblem
 from shorthaul.conv.schedule import (
     choose_schedule,
@@ -70,6 +76,20 @@ def test_blocks_of_the_weight_gradient_do_not_depend_on_threads() -> None:
         plans = [plan_gradient(task, schedule_gradient(task), threads) for threads in (1, 2, 7, 64)]
         cuts = {(plan.block_rows, plan.block_columns, plan.stretches) for plan in plans}
         assert len(cuts) == 1
+
+
+@pytest.mark.parametrize(("batch", "height", "stretches"), [(1, 5, 1), (2, 20, 5), (8, 112, 8)])
+def test_rows_of_depthwise_gradients_are_shared_alike_by_any_number_of_threads(
+    batch: int, height: int, stretches: int
+) -> None:
+    problem = ConvProblem(
+        100, 100, (1, 3, 3), groups=100, padding=((0, 0), (1, 1), (1, 1)), layout="channels_last"
+    )
+    task = forward_task(problem, batch, (1, height, 9))
+    for threads in (1, 2, 7, 64):
+        parts, found = plan_depthwise_gradient(task, threads)
+        assert found == stretches
+        assert 1 <= parts <= max(1, -(-threads // stretches))
 
 
 def test_a_planar_block_is_never_larger_than_it_must_be() -> None:

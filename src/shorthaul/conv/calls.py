@@ -35,6 +35,7 @@ from shorthaul.conv.plans import (
     can_join_columns,
     choose_windows,
     plan_blocks,
+    plan_depthwise_gradient,
     plan_gradient,
     plan_groups,
     plan_planes,
@@ -499,14 +500,16 @@ def _prepare_depthwise_gradient(problem: ConvProblem, sizes: Sizes, threads: int
     kernel = DepthwiseKernel(task.dtype, None, machine, *DEPTHWISE_TILE)
     lanes = machine.lanes(sum_dtype(task.dtype).itemsize)
     thread_bytes = plan_rows(task)
+    parts, stretches = plan_depthwise_gradient(task, threads)
     return Call(
         task,
         None,
         _load(emit_depthwise_gradient, kernel, "sum_windows"),
-        _call_numbers(thread_bytes, *task.size_values(), *task.shape.values()),
+        _call_numbers(thread_bytes, parts, stretches, *task.size_values(), *task.shape.values()),
         ("depthwise",),
         -(-task.shape.groups // lanes) * lanes,
         lanes,
         thread_bytes,
         threads,
+        stretches=stretches,
     )

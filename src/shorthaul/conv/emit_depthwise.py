@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import torch
 
 from shorthaul.conv.emit_function import (
+    ADD_STRETCHES,
     convolve_function,
     emit_sizes_and_shape,
     number_names,
@@ -55,7 +56,7 @@ constexpr int tile_pixels = {kernel.rows}, tile_vectors = {kernel.vectors};
 
 def emit_depthwise_gradient(kernel: DepthwiseKernel) -> CppSource:
     """The kernel `sum_windows(input, gradient, weights, workspace, ...)`; `weights` are packed."""
-    names = number_names(("thread_bytes",), None)
+    names = number_names(("thread_bytes", "channel_parts", "stretches"), None)
     function = sum_windows_function(kernel.dtype, names)
     preamble = emit_preamble(
         kernel.dtype, kernel.machine, True, None, ("parallel", "conv/depthwise_row")
@@ -64,7 +65,7 @@ def emit_depthwise_gradient(kernel: DepthwiseKernel) -> CppSource:
     text = f"""\
 // Gradient of the weights of a depthwise convolution of channels-last images: any shape, {dtype}.
 // Register tile: {kernel.rows} taps x {kernel.vectors} vectors of channels for {kernel.machine.name}.
-// Every sum runs over the output rows in order, whatever the threads.
+// Every sum runs over the output rows in order, in stretches or at once, whatever the threads.
 {preamble}
 constexpr int tile_taps = {kernel.rows}, tile_vectors = {kernel.vectors};
 
@@ -75,47 +76,54 @@ constexpr int tile_taps = {kernel.rows}, tile_vectors = {kernel.vectors};
     return CppSource(f"conv_depthwise_gradient_{dtype}", text, (function,))
 
 
-_GRADIENT_LOOPS = """\
+_GRADIENT_LOOPS = f"""\
   const int64_t block = tile_vectors * lanes;
-  const int64_t blocks = (shape.groups + block - 1) / block;
-  // Threads own blocks of channels.
-  on_each_thread(threads < blocks ? threads : blocks, [&](int64_t thread, int64_t team) {
-    const int64_t begin = blocks * thread / team * block, stop = blocks * (thread + 1) / team * block;
-    const int64_t end = stop < shape.groups ? stop : shape.groups;
+  const int64_t blocks = (shape.groups + block - 1) / block, tasks = stretches * channel_parts;
+  const int64_t packed_values = shape.window_values() * ((shape.groups + lanes - 1) / lanes * lanes);
+
+  // A task is a stretch of the output rows, for some channels.
+  on_each_thread(threads < tasks ? threads : tasks, [&](int64_t thread, int64_t team) {{
     DepthwiseRow<Value> windows(workspace + thread * thread_bytes, shape, sizes);
-    for (int64_t each = 0; each < sizes.rows(); ++each) {
-      const OutputRow row(each, sizes);
-      windows.find_rows(input, row);
-      const Value::value* of_row = gradient + (row.image * sizes.out_plane() + row.position(0, sizes)) * windows.channels;
+    for (int64_t task = tasks * thread / team; task < tasks * (thread + 1) / team; ++task) {{
+      const int64_t part = task % channel_parts, stretch = task / channel_parts;
+      const int64_t begin = blocks * part / channel_parts * block, stop = blocks * (part + 1) / channel_parts * block;
+      const int64_t end = stop < shape.groups ? stop : shape.groups;
+      for (int64_t each = sizes.rows() * stretch / stretches; each < sizes.rows() * (stretch + 1) / stretches; ++each) {{
+        const OutputRow row(each, sizes);
+        windows.find_rows(input, row);
+        const Value::value* of_row = gradient + (row.image * sizes.out_plane() + row.position(0, sizes)) * windows.channels;
 
-      // Rows of the window; those in padding of zeros add nothing.
-      for (int64_t window_row = 0; window_row < shape.window_rows(); ++window_row) {
-        const Value::value* line = windows.rows[window_row];
-        if (line == nullptr) continue;
+        // Rows of the window; those in padding of zeros add nothing.
+        for (int64_t window_row = 0; window_row < shape.window_rows(); ++window_row) {{
+          const Value::value* line = windows.rows[window_row];
+          if (line == nullptr) continue;
+          real* of_window_row = weights + stretch * packed_values + window_row * windows.padded_channels;
 
-        // Vectors of channels, then tiles of neighbouring taps.
-        for (int64_t channel = begin; channel < end;) {
-          const int64_t left = shape.groups - channel;
-          const auto run = [&](auto vectors, auto is_partial) {
-            balanced_tiles(shape.kernel_w, tile_taps, [&](int64_t tap, int64_t size) {
-              with_constant<tile_taps>(size, [&](auto taps) {
-                const int64_t step = shape.window_rows() * windows.padded_channels;
-                real* totals = weights + tap * step + window_row * windows.padded_channels + channel;
-                windows.template sum_taps<taps, vectors, is_partial>(totals, step, of_row + channel, line, tap, channel);
-              });
-            });
-            channel += vectors * lanes;
-          };
-          constexpr std::integral_constant<int, tile_vectors> full;
-          constexpr std::integral_constant<int, 1> single;
-          if (left >= full * lanes) run(full, std::false_type{});
-          else if (left >= lanes) run(single, std::false_type{});
-          else run(single, std::true_type{});
-        }
-      }
-    }
-  });
-"""
+          // Vectors of channels, then tiles of neighbouring taps.
+          for (int64_t channel = begin; channel < end;) {{
+            const int64_t left = shape.groups - channel;
+            const auto run = [&](auto vectors, auto is_partial) {{
+              balanced_tiles(shape.kernel_w, tile_taps, [&](int64_t tap, int64_t size) {{
+                with_constant<tile_taps>(size, [&](auto taps) {{
+                  const int64_t step = shape.window_rows() * windows.padded_channels;
+                  windows.template sum_taps<taps, vectors, is_partial>(
+                      of_window_row + tap * step + channel, step, of_row + channel, line, tap, channel);
+                }});
+              }});
+              channel += vectors * lanes;
+            }};
+            constexpr std::integral_constant<int, tile_vectors> full;
+            constexpr std::integral_constant<int, 1> single;
+            if (left >= full * lanes) run(full, std::false_type{{}});
+            else if (left >= lanes) run(single, std::false_type{{}});
+            else run(single, std::true_type{{}});
+          }}
+        }}
+      }}
+    }}
+  }});
+
+{ADD_STRETCHES}"""
 
 
 _LOOPS = """\

@@ -74,6 +74,15 @@ def sum_windows_function(dtype: torch.dtype, numbers: tuple[str, ...]) -> Functi
     )
 
 
+# The end of a kernel that sums weights in stretches: the first gets the others', in order.
+ADD_STRETCHES = """\
+  // The sums of the stretches, in order.
+  for (int64_t stretch = 1; stretch < stretches; ++stretch) {
+    for (int64_t each = 0; each < packed_values; ++each) weights[each] += weights[stretch * packed_values + each];
+  }
+"""
+
+
 def emit_numbers(names: tuple[str, ...]) -> str:
     """The numbers of a call by their names."""
     values = ", ".join(f"{name} = numbers[{place}]" for place, name in enumerate(names))

@@ -9,6 +9,7 @@ added up in order. Either way the threads decide no sum, so results do not depen
 from __future__ import annotations
 
 from shorthaul.conv.emit_function import (
+    ADD_STRETCHES,
     emit_sizes_and_shape,
     number_names,
     sum_windows_function,
@@ -42,7 +43,7 @@ constexpr int64_t panel = tile_vectors * lanes;
 
 {function.prototype()} {{
 {emit_sizes_and_shape(names, kernel.shape)}
-{_LOOPS.replace("{DISPATCH}", emit_panel_widths(kernel))}}}
+{_LOOPS.replace("{DISPATCH}", emit_panel_widths(kernel))}{ADD_STRETCHES}}}
 """
     return CppSource(f"conv_grad_weight_{detail}", text, (function,))
 
@@ -106,8 +107,4 @@ _LOOPS = """\
     }
   });
 
-  // The sums of the stretches, in order.
-  for (int64_t stretch = 1; stretch < stretches; ++stretch) {
-    for (int64_t each = 0; each < packed_values; ++each) weights[each] += weights[stretch * packed_values + each];
-  }
 """

@@ -15,6 +15,7 @@ from shorthaul.conv.emit_window import has_even_steps
 from shorthaul.conv.geometry import WindowTask
 from shorthaul.conv.machine import second_level_cache_bytes, this_machine
 from shorthaul.conv.schedule import (
+    DEPTHWISE_TILE,
     PLANE_BYTES,
     SLIDING_BYTES,
     SWEEP_BYTES,
@@ -595,3 +596,16 @@ def plan_gradient(task: WindowTask, schedule: ConvSchedule, threads: int) -> Gra
         stretches,
         _thread_bytes(task, pixels, block_columns, panel) + _carved_bytes(places, strips),
     )
+
+
+# Depthwise weights are few: their rows are always shared. Each stretch is worth its addition from so many on.
+STRETCH_ROWS = 8
+
+
+def plan_depthwise_gradient(task: WindowTask, threads: int) -> tuple[int, int]:
+    """Parts of the channels, for threads, and stretches of the rows, however many threads there are."""
+    rows = task.batch * task.out_sizes[0] * task.out_sizes[1]
+    stretches = max(1, min(max(STRETCHES.values()), rows // STRETCH_ROWS))
+    _, vectors = DEPTHWISE_TILE
+    blocks = -(-task.shape.groups // (vectors * this_machine().lanes(task.sum_bytes)))
+    return min(blocks, -(-threads // stretches)), stretches

@@ -249,7 +249,11 @@ def candidate_schedules(problem: ConvProblem, sizes: Sizes) -> tuple[ConvSchedul
             ConvSchedule("depthwise", *DEPTHWISE_TILE, is_specialised=False, strip_bytes=0)
         )
     if can_slide(task):
-        tiles = ((8, 1), (8, 2), (4, 3), (2, 4)) if task.channels_last else ((8, 1), (8, 2), (4, 1))
+        tiles = (
+            ((8, 1), (8, 2), (4, 3), (4, 2), (2, 4))
+            if task.channels_last
+            else ((8, 1), (8, 2), (4, 1))
+        )
         others += [ConvSchedule("sliding", *tile, strip_bytes=SLIDING_BYTES) for tile in tiles]
     if can_pack_tall(task):
         others.append(tall_schedule())
@@ -286,11 +290,17 @@ def choose_sliding_tile(task: WindowTask) -> tuple[int, int]:
 
     Sums, the weights of one kernel column and one image value share the registers. Channels-last
     rows of a power of two of bytes fall into the same sets of the first-level cache, so tiles of low
-    kernels are wide rather than high: 4x3 took 129 us where 8x1 took 204 (128 channels, 56x56).
+    kernels are wide rather than high: 4x3 took 129 us where 8x1 took 204 (128 channels, 56x56). With 32
+    registers, other rows have tiles that are both (4x144 channels, 56x56: 211 us, 229 by 4x3; with a stride of
+    2 101, 108 by 2x4).
     """
+    has_many = this_machine().registers > 16
     if not task.channels_last or task.shape.kernel[1] > 3:
-        return (8, 2) if this_machine().registers > 16 else (8, 1)
-    return (4, 3) if task.shape.stride[1] == 1 else (2, 4)
+        return (8, 2) if has_many else (8, 1)
+    if task.shape.stride[1] > 1:
+        return (4, 2) if has_many else (2, 4)
+    row_bytes = task.in_sizes[2] * task.shape.groups * task.dtype.itemsize
+    return (8, 2) if has_many and row_bytes % 4096 else (4, 3)
 
 
 # Below this, one of the kernels that serve every shape is good enough.
