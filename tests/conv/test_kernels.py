@@ -1,6 +1,7 @@
 """The generated kernels against ATen in double precision, and against themselves bit for bit."""
 
 import itertools
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
@@ -14,6 +15,8 @@ from shorthaul.conv.calls import prepare_forward
 from shorthaul.conv.functional import conv2d
 from shorthaul.conv.geometry import forward_task
 from shorthaul.conv.kernels import (
+    WORKSPACE_STEP,
+    find_workspace,
     run_forward,
     run_grad_input,
     run_grad_weight,
@@ -584,6 +587,19 @@ def test_threads_that_share_weights_give_the_same_bits(
     output = torch.conv2d(image.double(), wide, None, groups=problem.groups)
     (expected,) = torch.autograd.grad(output.square().sum(), wide)
     require_close(results[0], expected)
+
+
+def test_workspaces_grow_by_steps() -> None:
+    def ask() -> list[torch.Tensor]:
+        sizes = (1000, WORKSPACE_STEP - 1, WORKSPACE_STEP + 65, 1000, 2 * WORKSPACE_STEP)
+        return [find_workspace(each) for each in sizes]
+
+    with ThreadPoolExecutor(1) as pool:  # a thread that has none yet
+        found = pool.submit(ask).result()
+    assert found[0] is found[1]
+    assert found[1] is not found[2]
+    assert found[2] is found[3] is found[4]
+    assert all(each.data_ptr() % 64 == 0 for each in found)
 
 
 SPECIALISED = (

@@ -331,6 +331,9 @@ def _fold(problem: ConvProblem, padded: torch.Tensor, sizes: Triple) -> torch.Te
     return padded.contiguous(memory_format=layout)
 
 
+# Workspaces grow by steps: one of a new size for every larger image would leave the allocator with the old ones.
+WORKSPACE_STEP = 1 << 20
+
 _memory = threading.local()
 
 
@@ -338,6 +341,7 @@ def find_workspace(size_bytes: int) -> torch.Tensor:
     """Scratch memory of this Python thread; kept, because fresh pages cost more than the packing."""
     kept: torch.Tensor | None = getattr(_memory, "workspace", None)
     if kept is None or kept.numel() < size_bytes:
+        size_bytes = -(-size_bytes // WORKSPACE_STEP) * WORKSPACE_STEP
         kept = torch.empty(size_bytes + 64, dtype=torch.uint8)
         kept = kept[-kept.data_ptr() % 64 :]
         _memory.workspace = kept
