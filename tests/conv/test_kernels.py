@@ -14,6 +14,7 @@ from shorthaul.conv import aten
 from shorthaul.conv.calls import prepare_forward
 from shorthaul.conv.functional import conv2d
 from shorthaul.conv.geometry import forward_task
+from shorthaul.conv.gradient_plans import plan_gradient
 from shorthaul.conv.kernels import (
     WORKSPACE_STEP,
     find_workspace,
@@ -24,7 +25,7 @@ from shorthaul.conv.kernels import (
 )
 from shorthaul.conv.machine import this_machine
 from shorthaul.conv.packing import forward_view, pack_panels, packed_weights
-from shorthaul.conv.plans import choose_windows, plan_gradient
+from shorthaul.conv.plans import choose_windows
 from shorthaul.conv.problem import ACTIVATIONS, LAYOUTS, ConvProblem
 from shorthaul.conv.schedule import (
     ConvSchedule,

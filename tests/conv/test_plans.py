@@ -5,15 +5,12 @@ import pytest
 from shorthaul.conv.geometry import forward_task, grad_input_tasks
 from shorthaul.conv.plans import (
     plan_blocks,
-    plan_depthwise_gradient,
-    plan_gradient,
     plan_planes,
     plan_tall,
 )
 from shorthaul.conv.problem import ConvProblem
 from shorthaul.conv.schedule import (
     choose_schedule,
-    schedule_gradient,
     schedule_pass,
     tall_schedule,
 )
@@ -46,7 +43,6 @@ def test_the_twelve_layers_need_less_than_a_megabyte_per_thread(
     schedule = choose_schedule(problem, (batch, *sizes), threads)
     plan = plan_planes if schedule.method == "planar" else plan_blocks
     assert plan(task, schedule, threads).thread_bytes < 1_000_000
-    assert plan_gradient(task, schedule_gradient(task), threads).thread_bytes < 1_000_000
 
 
 @pytest.mark.parametrize("threads", [2, 3, 4])
@@ -66,30 +62,6 @@ def test_threads_have_about_equal_work(index: int, threads: int) -> None:
             size = rows * (block + 1) // row_blocks - rows * block // row_blocks
             work[thread] += size / column_blocks / plan.panel_parts
     assert max(work) <= 1.12 * rows / threads or max(work) - min(work) <= 1
-
-
-def test_blocks_of_the_weight_gradient_do_not_depend_on_threads() -> None:
-    # Each block is summed by itself, so its cut decides bits.
-    for index in range(12):
-        problem, sizes = layer(index, "contiguous")
-        task = forward_task(problem, 8, sizes)
-        plans = [plan_gradient(task, schedule_gradient(task), threads) for threads in (1, 2, 7, 64)]
-        cuts = {(plan.block_rows, plan.block_columns, plan.stretches) for plan in plans}
-        assert len(cuts) == 1
-
-
-@pytest.mark.parametrize(("batch", "height", "stretches"), [(1, 5, 1), (2, 20, 5), (8, 112, 8)])
-def test_rows_of_depthwise_gradients_are_shared_alike_by_any_number_of_threads(
-    batch: int, height: int, stretches: int
-) -> None:
-    problem = ConvProblem(
-        100, 100, (1, 3, 3), groups=100, padding=((0, 0), (1, 1), (1, 1)), layout="channels_last"
-    )
-    task = forward_task(problem, batch, (1, height, 9))
-    for threads in (1, 2, 7, 64):
-        parts, found = plan_depthwise_gradient(task, threads)
-        assert found == stretches
-        assert 1 <= parts <= max(1, -(-threads // stretches))
 
 
 def test_a_planar_block_is_never_larger_than_it_must_be() -> None:

@@ -27,16 +27,14 @@ from shorthaul.conv.emit_tall import TallKernel, emit_tall_kernel
 from shorthaul.conv.emit_window import WindowKernel, emit_window_kernel, find_run_order
 from shorthaul.conv.emit_winograd import WinogradKernel, emit_winograd_kernel
 from shorthaul.conv.geometry import Taps, WindowTask, forward_task, grad_input_tasks
+from shorthaul.conv.gradient_plans import GradientPlan, plan_depthwise_gradient, plan_gradient
 from shorthaul.conv.machine import this_machine
 from shorthaul.conv.plans import (
     BlockPlan,
-    GradientPlan,
     bundles_together,
     can_join_columns,
     choose_windows,
     plan_blocks,
-    plan_depthwise_gradient,
-    plan_gradient,
     plan_groups,
     plan_planes,
     plan_rows,
@@ -262,8 +260,9 @@ def _prepare(task: WindowTask, taps: Taps | None, schedule: ConvSchedule, thread
         has_prefetch=schedule.has_prefetch,
         has_pairs=schedule.has_pairs,
         joins_columns=can_join_columns(task, schedule),
-        has_padding=skips_padding(task, schedule),
     )
+    if kernel.windows == "in_place":
+        kernel = replace(kernel, has_padding=skips_padding(task, schedule))
     pair_order = None
     if schedule.has_pairs:
         pair_order = find_run_order(task.shape, kernel.windows, joins_columns=kernel.joins_columns)

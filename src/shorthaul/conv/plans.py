@@ -11,11 +11,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
+from shorthaul.conv.cuts import block_bytes, carved_bytes, columns_under, even_part
 from shorthaul.conv.emit_window import has_even_steps
 from shorthaul.conv.geometry import WindowTask
 from shorthaul.conv.machine import second_level_cache_bytes, this_machine
 from shorthaul.conv.schedule import (
-    DEPTHWISE_TILE,
     PLANE_BYTES,
     SLIDING_BYTES,
     SWEEP_BYTES,
@@ -52,7 +52,7 @@ def plan_winograd(task: WindowTask, schedule: ConvSchedule, threads: int) -> Blo
 
     # Rows at the edge of a block are transformed again by its neighbour: high blocks first.
     wanted_rows = min(height, 16)
-    block_tiles = _even_part(tiles, max(1, min(tiles, budget // tile_bytes(wanted_rows))))
+    block_tiles = even_part(tiles, max(1, min(tiles, budget // tile_bytes(wanted_rows))))
     block_rows = wanted_rows
     while block_rows > 1 and tile_bytes(block_rows) * block_tiles > budget:
         block_rows -= 1
@@ -64,7 +64,7 @@ def plan_winograd(task: WindowTask, schedule: ConvSchedule, threads: int) -> Blo
         wanted = -(-4 * threads // images)
         block_rows = min(block_rows, max(4, -(-height // wanted)))
     block_rows = _share_rows(
-        height, _even_part(height, block_rows), most_rows, images, panels, threads
+        height, even_part(height, block_rows), most_rows, images, panels, threads
     )
     blocks = images * -(-height // block_rows)
     parts = min(panels, threads) if blocks < 3 * threads and blocks % threads else 1
@@ -83,7 +83,7 @@ def plan_winograd(task: WindowTask, schedule: ConvSchedule, threads: int) -> Blo
         * value_bytes,
         64,
     )
-    return BlockPlan(block_rows, block_tiles, parts, _carved_bytes(*pieces))
+    return BlockPlan(block_rows, block_tiles, parts, carved_bytes(*pieces))
 
 
 def plan_sliding(task: WindowTask, schedule: ConvSchedule) -> BlockPlan:
@@ -93,7 +93,7 @@ def plan_sliding(task: WindowTask, schedule: ConvSchedule) -> BlockPlan:
     columns = (task.out_sizes[2] - 1) * shape.stride[2] + reach
     height = task.out_sizes[1]
     if task.channels_last:
-        return BlockPlan(height, task.out_sizes[2], 1, _carved_bytes(columns * 8))
+        return BlockPlan(height, task.out_sizes[2], 1, carved_bytes(columns * 8))
     lanes = this_machine().lanes(value_bytes)
     pitch = -(-task.out_sizes[2] // lanes) + (reach - 1) // shape.stride[2] // lanes + 1
     row_bytes = shape.stride[2] * pitch * lanes * value_bytes
@@ -106,9 +106,9 @@ def plan_sliding(task: WindowTask, schedule: ConvSchedule) -> BlockPlan:
         for rows in range(8, height + 1)
         if band_bytes(rows) <= (schedule.strip_bytes or SLIDING_BYTES)
     ]
-    block_rows = _even_part(height, max(fitting, default=min(8, height)))
+    block_rows = even_part(height, max(fitting, default=min(8, height)))
     return BlockPlan(
-        block_rows, task.out_sizes[2], 1, _carved_bytes(columns * 8, band_bytes(block_rows))
+        block_rows, task.out_sizes[2], 1, carved_bytes(columns * 8, band_bytes(block_rows))
     )
 
 
@@ -120,20 +120,20 @@ def plan_tall(task: WindowTask, schedule: ConvSchedule, threads: int) -> BlockPl
     above = task.shape.kernel[1] - 1
 
     def row_bytes(columns: int) -> int:
-        return (-(-_columns(task, columns) * vector_bytes // 64) | 1) * 64
+        return (-(-columns_under(task, columns) * vector_bytes // 64) | 1) * 64
 
     def most_rows(columns: int) -> int:
         fitting = budget // row_bytes(columns) - above
-        return _even_part(height, max(min(height, schedule.rows), min(height, fitting)))
+        return even_part(height, max(min(height, schedule.rows), min(height, fitting)))
 
     def packed_share(columns: int) -> float:
         rows = most_rows(columns)
-        return (rows + above) * _columns(task, columns) / (rows * columns)
+        return (rows + above) * columns_under(task, columns) / (rows * columns)
 
     # Rows and columns at the edges of a block are packed again by its neighbour: of the widths, the one
     # that packs the fewest values per output, the widest of equals.
     least = min(width, schedule.vectors)
-    widths = {_even_part(width, max(least, width >> halvings)) for halvings in range(16)}
+    widths = {even_part(width, max(least, width >> halvings)) for halvings in range(16)}
     fitting = [
         each for each in widths if (most_rows(each) + above) * row_bytes(each) <= budget
     ] or [min(widths)]
@@ -144,10 +144,10 @@ def plan_tall(task: WindowTask, schedule: ConvSchedule, threads: int) -> BlockPl
     wanted = min(most, max(schedule.rows, -(-height // -(-threads // others))))
     rows = _share_rows(height, wanted, most, others, 1, threads)
     pieces = (
-        _columns(task, columns) * 4, columns * 8, schedule.rows * columns * vector_bytes,
+        columns_under(task, columns) * 4, columns * 8, schedule.rows * columns * vector_bytes,
         (rows + above) * row_bytes(columns),
     )  # fmt: skip
-    return BlockPlan(rows, columns, 1, _carved_bytes(*pieces))
+    return BlockPlan(rows, columns, 1, carved_bytes(*pieces))
 
 
 def bundles_together(task: WindowTask) -> int:
@@ -164,24 +164,24 @@ def plan_sweep(task: WindowTask, schedule: ConvSchedule, threads: int) -> BlockP
     budget = schedule.strip_bytes or SWEEP_BYTES
     height, width = task.out_sizes[1:]
 
-    def block_bytes(rows: int, columns: int) -> int:
+    def packed_bytes(rows: int, columns: int) -> int:
         band = (rows - 1) * shape.stride[1] + (shape.kernel[1] - 1) * shape.dilation[1] + 1
         channels = count_bundled(task) * shape.in_channels
         column_bytes = (-(-band * channels * value_bytes // 64) | 1) * 64
-        return bundles_together(task) * _columns(task, columns) * column_bytes
+        return bundles_together(task) * columns_under(task, columns) * column_bytes
 
     least = min(height, schedule.rows)
-    columns = _even_part(width, _largest(1, width, lambda each: block_bytes(least, each) <= budget))
-    most = _largest(least, height, lambda each: block_bytes(each, columns) <= budget)
+    columns = even_part(width, _largest(1, width, lambda each: packed_bytes(least, each) <= budget))
+    most = _largest(least, height, lambda each: packed_bytes(each, columns) <= budget)
     others = task.batch * task.out_sizes[0] * -(-width // columns)
     others *= -(-shape.groups // count_bundled(task) // bundles_together(task))
-    rows = _share_rows(height, _even_part(height, most), most, others, 1, threads)
+    rows = _share_rows(height, even_part(height, most), most, others, 1, threads)
     lanes = sweep_machine(task).lanes(value_bytes)
     pieces = (
-        _columns(task, columns) * 4, columns * 8, columns * schedule.rows * lanes * value_bytes,
-        block_bytes(rows, columns),
+        columns_under(task, columns) * 4, columns * 8, columns * schedule.rows * lanes * value_bytes,
+        packed_bytes(rows, columns),
     )  # fmt: skip
-    return BlockPlan(rows, columns, 1, _carved_bytes(*pieces))
+    return BlockPlan(rows, columns, 1, carved_bytes(*pieces))
 
 
 def plan_blocks(task: WindowTask, schedule: ConvSchedule, threads: int) -> BlockPlan:
@@ -200,8 +200,8 @@ def plan_blocks(task: WindowTask, schedule: ConvSchedule, threads: int) -> Block
         block_rows,
         block_columns,
         parts,
-        _thread_bytes(task, block_rows * block_columns, block_columns, panel)
-        + (0 if layout == "in_place" else _carved_bytes(packed))
+        block_bytes(task, block_rows * block_columns, block_columns, panel)
+        + (0 if layout == "in_place" else carved_bytes(packed))
         + (_class_bytes(task, block_rows, block_columns) if has_classes else 0),
     )
 
@@ -275,7 +275,7 @@ def skips_padding(task: WindowTask, schedule: ConvSchedule) -> bool:
 
 def _window_bytes(task: WindowTask, schedule: ConvSchedule, rows: int, columns: int) -> int:
     """Bytes under the windows of a block, as they are packed or as they lie in the image."""
-    shape, packed_columns = task.shape, _columns(task, columns)
+    shape, packed_columns = task.shape, columns_under(task, columns)
     skips = skips_padding(task, schedule)
     if skips and shape.kernel[2] >= shape.stride[2]:
         packed_columns = min(packed_columns, task.in_sizes[2])
@@ -299,7 +299,7 @@ def plan_groups(task: WindowTask) -> int:
     columns = (task.out_sizes[2] - 1) * task.shape.stride[2]
     columns += (task.shape.kernel[2] - 1) * task.shape.dilation[2] + 1
     values = 2 * task.shape.kernel[0] * task.shape.kernel[1] + columns
-    return _carved_bytes(values * 8)
+    return carved_bytes(values * 8)
 
 
 def plan_rows(task: WindowTask) -> int:
@@ -307,7 +307,7 @@ def plan_rows(task: WindowTask) -> int:
     window_rows = task.shape.kernel[0] * task.shape.kernel[1]
     columns = (task.out_sizes[2] - 1) * task.shape.stride[2]
     columns += (task.shape.kernel[2] - 1) * task.shape.dilation[2] + 1
-    return _carved_bytes(window_rows * 8, columns * 4)
+    return carved_bytes(window_rows * 8, columns * 4)
 
 
 def plan_planes(task: WindowTask, schedule: ConvSchedule, threads: int) -> BlockPlan:
@@ -331,7 +331,7 @@ def plan_planes(task: WindowTask, schedule: ConvSchedule, threads: int) -> Block
         rows = height
         while rows > 1 and planes_bytes(rows, columns) > budget:
             rows = -(-rows // 2) if rows > 16 else rows - 1
-        return _even_part(height, rows)
+        return even_part(height, rows)
 
     # Rows and columns at the edges of a block are packed again by its neighbour: of the widths that
     # fill register tiles, the one that reads the fewest values of the image.
@@ -350,7 +350,7 @@ def plan_planes(task: WindowTask, schedule: ConvSchedule, threads: int) -> Block
     others = task.batch * task.out_sizes[0] * -(-width // columns) * shape.groups
     wanted = -(-4 * threads // others)
     if threads > 1 and -(-height // rows) < wanted:
-        rows = _even_part(height, max(min(rows, 4), -(-height // wanted)))
+        rows = even_part(height, max(min(rows, 4), -(-height // wanted)))
     pitch = -(-columns // lanes) * lanes + (reach - 1) // shape.stride[2] + lanes
     pieces = (
         shape.kernel[0] * shape.kernel[1] * shape.kernel[2] * 8,
@@ -359,7 +359,7 @@ def plan_planes(task: WindowTask, schedule: ConvSchedule, threads: int) -> Block
         planes_bytes(rows, columns),
         64,
     )
-    return BlockPlan(rows, columns, 1, _carved_bytes(*pieces))
+    return BlockPlan(rows, columns, 1, carved_bytes(*pieces))
 
 
 def _cut_output(task: WindowTask, schedule: ConvSchedule, threads: int) -> tuple[int, int]:
@@ -384,11 +384,11 @@ def _cut_output(task: WindowTask, schedule: ConvSchedule, threads: int) -> tuple
     block_rows, block_columns = 1, narrowest
     fewest = -(-columns // widest)
     for parts in range(fewest, fewest + 16):
-        width = _even_part(columns, -(-columns // parts))
+        width = even_part(columns, -(-columns // parts))
         if width < narrowest:
             break
         most = max(1, min(rows, limit // width))
-        height = _even_part(rows, _largest(1, most, partial(fits, width)))
+        height = even_part(rows, _largest(1, most, partial(fits, width)))
         if height * width > 1.1 * block_rows * block_columns:
             block_rows, block_columns = height, width
             if height * width >= limit / 2:
@@ -399,7 +399,7 @@ def _cut_output(task: WindowTask, schedule: ConvSchedule, threads: int) -> tuple
     if threads > 1 and -(-rows // block_rows) < wanted and rows * block_columns >= 64 * wanted:
         block_rows = -(-rows // wanted)
     others = column_blocks * task.shape.groups
-    wanted_rows = _even_part(rows, block_rows)
+    wanted_rows = even_part(rows, block_rows)
     return _share_rows(rows, wanted_rows, most_rows, others, panels, threads), block_columns
 
 
@@ -485,37 +485,7 @@ def _share_rows(rows: int, wanted: int, most: int, others: int, panels: int, thr
 
     sizes = range(max(1, (wanted + 1) // 2), min(most, 2 * wanted) + 1)
     best = min(sizes, key=lambda size: (round(largest_share(size), 2), abs(size - wanted)))
-    return _even_part(rows, best)
-
-
-def _even_part(total: int, largest: int) -> int:
-    """The size of about equal parts of at most `largest`."""
-    return -(-total // -(-total // largest))
-
-
-def _columns(task: WindowTask, outputs: int) -> int:
-    reach = (task.shape.kernel[2] - 1) * task.shape.dilation[2] + 1
-    return (outputs - 1) * task.shape.column_step + reach
-
-
-def _carved_bytes(*pieces: int) -> int:
-    """Workspace for the pieces, each from a cache line on; the next thread's begins at one, too.
-
-    Vectors that cross cache lines cost a thread half its speed (gradient of conv9's weights: 5.0 ms by two
-    threads when the second's workspace began in the middle of a line, 3.3 ms since).
-    """
-    return sum(-(-piece // 64) * 64 for piece in pieces)
-
-
-def _thread_bytes(task: WindowTask, pixels: int, block_columns: int, panel: int) -> int:
-    """Workspace of one thread besides its strips, as the kernels carve it; the last line is slack."""
-    value_bytes = task.sum_bytes
-    capacity = pixels + this_machine().lanes(value_bytes)
-    pieces = (
-        capacity * 8, capacity * 8, capacity * panel * value_bytes, _columns(task, block_columns) * 4,
-        math.prod(task.shape.kernel) * 16, 64,
-    )  # fmt: skip
-    return _carved_bytes(*pieces)
+    return even_part(rows, best)
 
 
 def _class_bytes(task: WindowTask, rows: int, columns: int) -> int:
@@ -524,88 +494,4 @@ def _class_bytes(task: WindowTask, rows: int, columns: int) -> int:
     pieces = (
         math.prod(task.shape.kernel) * 16, capacity * 8, rows * 8, rows * 8, rows * 32, columns * 32,
     )  # fmt: skip
-    return _carved_bytes(*pieces)
-
-
-@dataclass(frozen=True)
-class GradientPlan:
-    """How the gradient of the weights is cut into tasks, and the pixels into blocks."""
-
-    block_rows: int
-    block_columns: int
-    panel_parts: int
-    channel_chunk: int
-    stretches: int  # of blocks, each summed into weights of its own and then added up in order
-    thread_bytes: int
-
-
-# Packed weights of up to so many bytes are summed in so many stretches, however many threads there are:
-# threads then share the pixels, where sharing the weights would have each of them pack every pixel.
-# Every stretch has weights of its own.
-STRETCHES = {64 * 1024: 8, 256 * 1024: 2}
-# Pixels per block of the weight gradient: the sums are loaded and stored once for that many FMAs, and the
-# windows' lines and the gradients of one panel, of which so many bytes, fit the first-level cache together.
-GRADIENT_PIXELS = 144
-GRADIENT_BYTES = 24 * 1024
-
-
-def plan_gradient(task: WindowTask, schedule: ConvSchedule, threads: int) -> GradientPlan:
-    """Cut the weights into parts for threads, and the pixels into blocks.
-
-    Threads that share a stretch have whole panels each, or else channels: either way a thread's sums lie in
-    one piece. Those of others in between would be fetched ahead, again and again, from the thread that has
-    them (conv9 on two distant cores: 4.5 ms with channels of both in turn, 3.9 in one piece).
-    """
-    value_bytes = task.sum_bytes
-    panel = schedule.vectors * this_machine().lanes(value_bytes)
-    rows, columns = task.batch * task.out_sizes[0] * task.out_sizes[1], task.out_sizes[2]
-    wanted = min(GRADIENT_PIXELS, GRADIENT_BYTES // (panel * value_bytes))
-    block_columns = _even_part(columns, 2 * wanted)
-    block_rows = max(1, min(rows, round(wanted / block_columns)))
-    if rows * columns <= 2 * wanted:
-        # Few pixels are one block: the weights, which are the larger part then, are gone over once.
-        block_rows = rows
-    window_rows = task.shape.kernel[0] * task.shape.kernel[1]
-    channel_bytes = block_rows * _columns(task, block_columns) * window_rows * value_bytes
-    channels = task.shape.in_channels
-    budget = schedule.strip_bytes or second_level_cache_bytes() // 2
-    chunk = min(channels, max(8, budget // channel_bytes // 8 * 8))
-    panels = -(-task.shape.out_channels // panel)
-    window_values = channels * math.prod(task.shape.kernel)
-    packed_bytes = task.shape.groups * window_values * panels * panel * value_bytes
-    blocks = -(-rows // block_rows) * -(-columns // block_columns)
-    fitting = (count for size, count in STRETCHES.items() if packed_bytes <= size)
-    stretches = next((count for count in fitting if blocks >= 4 * count), 1)
-    parts, sharing = 1, -(-threads // stretches)
-    if sharing > 1 and panels % sharing == 0:
-        parts = sharing
-    elif sharing > 1:
-        chunk = min(chunk, max(min(channels, 8), _even_part(channels, -(-channels // sharing))))
-        pieces = -(-channels // chunk) * task.shape.groups
-        parts = min(panels, sharing) if pieces % sharing and pieces < 4 * sharing else 1
-    line = 64 // value_bytes
-    pitch = (-(-window_rows * chunk // line) | 1) * line
-    strips = block_rows * _columns(task, block_columns) * pitch * value_bytes
-    pixels = block_rows * block_columns
-    places = 8 * (pixels + this_machine().lanes(value_bytes))  # of the gradients of a panel
-    return GradientPlan(
-        block_rows,
-        block_columns,
-        parts,
-        chunk,
-        stretches,
-        _thread_bytes(task, pixels, block_columns, panel) + _carved_bytes(places, strips),
-    )
-
-
-# Depthwise weights are few: their rows are always shared. Each stretch is worth its addition from so many on.
-STRETCH_ROWS = 8
-
-
-def plan_depthwise_gradient(task: WindowTask, threads: int) -> tuple[int, int]:
-    """Parts of the channels, for threads, and stretches of the rows, however many threads there are."""
-    rows = task.batch * task.out_sizes[0] * task.out_sizes[1]
-    stretches = max(1, min(max(STRETCHES.values()), rows // STRETCH_ROWS))
-    _, vectors = DEPTHWISE_TILE
-    blocks = -(-task.shape.groups // (vectors * this_machine().lanes(task.sum_bytes)))
-    return min(blocks, -(-threads // stretches)), stretches
+    return carved_bytes(*pieces)
