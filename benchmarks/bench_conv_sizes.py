@@ -7,20 +7,35 @@ call and keeps it; our kernels do not know the image size.
 from __future__ import annotations
 
 import os
+import statistics
+import time
+from collections.abc import Callable
 
 import torch
+from torch import Tensor
 
 from benchmarks.answer import Answer, answer_question
 from benchmarks.measure import Arm, not_compared
 from shorthaul.conv import conv2d
 
 SIZES = 400
+Convolve = Callable[[Tensor, Tensor], Tensor]
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
 def resident_bytes() -> int:
     with open("/proc/self/statm") as statistics:
         return int(statistics.read().split()[1]) * PAGE_BYTES
+
+
+def call_seconds(convolve: Convolve, images: list[Tensor], weight: Tensor) -> float:
+    """The median of one call for each image."""
+    taken = []
+    for image in images:
+        started = time.perf_counter()
+        convolve(image, weight)
+        taken.append(time.perf_counter() - started)
+    return statistics.median(taken)
 
 
 def measure(answer: Answer) -> None:
@@ -36,23 +51,28 @@ def measure(answer: Answer) -> None:
         figures = {}
         for name, convolve in (("PyTorch eager", torch.conv2d), ("shorthaul", conv2d)):
             before_bytes = resident_bytes()
-            for image in fresh:
-                convolve(image, weight)
-            figures[name] = {"growth_bytes": float(resident_bytes() - before_bytes)}
+            first = call_seconds(convolve, fresh, weight)
+            growth_bytes = resident_bytes() - before_bytes
+            later = call_seconds(convolve, fresh, weight)
+            figures[name] = {
+                "growth_bytes": float(growth_bytes),
+                "first_call_seconds": first,
+                "later_call_seconds": later,
+            }
 
-        def run(convolve: object) -> object:
+        def run(convolve: Convolve) -> Callable[[], None]:
             def call() -> None:
                 with torch.no_grad():
                     for image in images:
-                        convolve(image, weight)  # type: ignore[operator]
+                        convolve(image, weight)
 
             return call
 
         answer.compare(
             f"{count} sizes, each again and again",
             [
-                Arm("PyTorch eager", run(torch.conv2d), events=count),  # type: ignore[arg-type]
-                Arm("shorthaul", run(conv2d), events=count),  # type: ignore[arg-type]
+                Arm("PyTorch eager", run(torch.conv2d), events=count),
+                Arm("shorthaul", run(conv2d), events=count),
             ],
             baseline="PyTorch eager",
             same=not_compared,

@@ -9,8 +9,9 @@ import pytest
 import torch
 
 import shorthaul as sh
-from shorthaul.conv import known_calls
+from shorthaul.conv import calls, known_calls
 from shorthaul.conv.calls import forget_plans
+from shorthaul.conv.geometry import WindowTask
 from shorthaul.errors import ConvolutionError
 from tests.conv.tolerances import require_close
 
@@ -103,3 +104,18 @@ def test_an_inference_call_and_a_training_call_are_told_apart() -> None:
     assert not plain.requires_grad
     assert trained.requires_grad
     assert torch.equal(plain, trained)
+
+
+def test_a_new_size_is_planned_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    prepare, planned = calls._prepare, []
+
+    def note(task: WindowTask, *others: Any) -> calls.Call:
+        planned.append(task.in_sizes)
+        return prepare(task, *others)
+
+    monkeypatch.setattr(calls, "_prepare", note)
+    weight = torch.randn(8, 4, 3, 3)
+    for width in (31, 33):
+        for _ in range(3):
+            sh.conv2d(torch.randn(1, 4, 29, width), weight, padding=1)
+        assert planned.count((1, 29, width)) == 1

@@ -12,6 +12,7 @@ those taps, turned around.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -88,7 +89,7 @@ class WindowTask:
             *self.full_sizes, *self.step, *self.first,
         )  # fmt: skip
 
-    @property
+    @functools.cached_property
     def sum_bytes(self) -> int:
         """Bytes of one sum."""
         return 8 if self.dtype.itemsize == 8 else 4
@@ -98,7 +99,7 @@ class WindowTask:
         """Bytes of one packed value."""
         return 2 if self.has_pairs else self.sum_bytes
 
-    @property
+    @functools.cached_property
     def flops(self) -> int:
         """Floating-point operations, two per multiply and add."""
         shape = self.shape
@@ -107,7 +108,7 @@ class WindowTask:
             2 * self.batch * math.prod(self.out_sizes) * shape.out_channels * shape.groups * window
         )
 
-    @property
+    @functools.cached_property
     def windows(self) -> str:
         """Where windows are read: the layout does not change the order of their values.
 
@@ -122,7 +123,7 @@ class WindowTask:
             return "in_place"
         return "rows" if depth == 1 and height > 1 else "strips"
 
-    @property
+    @functools.cached_property
     def padding_share(self) -> float:
         """The share of the products whose factor is a zero of the padding."""
         if self.padding_mode != "zeros":

@@ -110,7 +110,9 @@ def learn_call(
     ):
         return
     batch, _, depth, height, width = images.shape
-    call = calls.prepare_forward(problem, (batch, depth, height, width), None, kernel_threads())
+    sizes, threads = (batch, depth, height, width), kernel_threads()
+    # As `run_forward` has asked for it, so that nothing is planned twice.
+    call = calls.prepare_forward(problem, sizes, None, threads, has_scaled_weights=False)
     is_trained = needs_gradient(input, weight, bias)
     known: KnownCall | TrainedCall
     if call.is_empty:
@@ -123,7 +125,7 @@ def learn_call(
             call.numbers.data_ptr(),
             output.shape,
             output.stride(),
-            kernel_threads(),
+            threads,
         )
     elif can_train(problem, call, bias):
         known = plan_training(

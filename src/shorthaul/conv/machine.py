@@ -46,14 +46,19 @@ class VectorMachine:
         ones load less. With 32 it is four: 6x64 on AVX-512 needs few addresses, and was fastest on ten
         of the papers' twelve layers (14x32, 9x48).
         """
-        first = (2, 3, 4, 1) if self.registers <= 16 else (4, 2, 3, 1)
-        fitting = [
-            (rows, vectors)
-            for vectors in (1, 2, 3, 4)
-            for rows in [max(r for r in range(1, 17) if self.fits_tile(r, vectors))]
-            if rows * vectors >= 8
-        ]
-        return tuple(sorted(fitting, key=lambda tile: first.index(tile[1])))
+        return _find_tiles(self)
+
+
+@functools.cache
+def _find_tiles(machine: VectorMachine) -> tuple[tuple[int, int], ...]:
+    first = (2, 3, 4, 1) if machine.registers <= 16 else (4, 2, 3, 1)
+    fitting = [
+        (rows, vectors)
+        for vectors in (1, 2, 3, 4)
+        for rows in [max(r for r in range(1, 17) if machine.fits_tile(r, vectors))]
+        if rows * vectors >= 8
+    ]
+    return tuple(sorted(fitting, key=lambda tile: first.index(tile[1])))
 
 
 SSE = VectorMachine("sse", 16, 16)

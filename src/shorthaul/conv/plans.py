@@ -194,8 +194,9 @@ def plan_blocks(task: WindowTask, schedule: ConvSchedule, threads: int) -> Block
     panels = -(-task.shape.out_channels // panel)
     parts = min(panels, threads) if blocks < 3 * threads and blocks % threads else 1
     layout = choose_windows(task, schedule)
-    has_classes = layout == "rows" or skips_padding(task, schedule)
-    packed = _window_bytes(task, schedule, block_rows, block_columns)
+    skips = skips_padding(task, schedule)
+    has_classes = layout == "rows" or skips
+    packed = _window_bytes(task, layout, block_rows, block_columns, skips=skips)
     return BlockPlan(
         block_rows,
         block_columns,
@@ -273,14 +274,13 @@ def skips_padding(task: WindowTask, schedule: ConvSchedule) -> bool:
     )
 
 
-def _window_bytes(task: WindowTask, schedule: ConvSchedule, rows: int, columns: int) -> int:
+def _window_bytes(task: WindowTask, layout: str, rows: int, columns: int, *, skips: bool) -> int:
     """Bytes under the windows of a block, as they are packed or as they lie in the image."""
     shape, packed_columns = task.shape, columns_under(task, columns)
-    skips = skips_padding(task, schedule)
     if skips and shape.kernel[2] >= shape.stride[2]:
         packed_columns = min(packed_columns, task.in_sizes[2])
     row_bytes = packed_columns * shape.in_channels * task.packed_bytes
-    if choose_windows(task, schedule) == "strips":
+    if layout == "strips":
         return rows * shape.window_rows * row_bytes
     # Neighbouring output rows share image rows, unless another image or depth begins in between.
     reach = (shape.kernel[1] - 1) * shape.dilation[1] + 1
@@ -375,8 +375,10 @@ def _cut_output(task: WindowTask, schedule: ConvSchedule, threads: int) -> tuple
     limit = min(4096, _pixels_beside_weights(task, schedule.strip_bytes))
     budget = _window_budget(task, schedule)
 
+    layout, skips = choose_windows(task, schedule), skips_padding(task, schedule)
+
     def fits(width: int, height: int) -> bool:
-        return _window_bytes(task, schedule, height, width) <= budget
+        return _window_bytes(task, layout, height, width, skips=skips) <= budget
 
     narrowest = min(columns, schedule.rows)
     widest = _largest(narrowest, min(columns, limit), lambda width: fits(width, 1))
@@ -427,7 +429,7 @@ def _count_whole_images(task: WindowTask, schedule: ConvSchedule, threads: int) 
     if task.shape.groups > 1 or not skips_padding(task, schedule):
         return 0
     planes, height, columns = task.batch * task.out_sizes[0], task.out_sizes[1], task.out_sizes[2]
-    budget = _window_budget(task, schedule)
+    budget, layout = _window_budget(task, schedule), choose_windows(task, schedule)
 
     def suits(images: int) -> bool:
         blocks = planes // images
@@ -435,7 +437,7 @@ def _count_whole_images(task: WindowTask, schedule: ConvSchedule, threads: int) 
             planes % images == 0
             and (blocks % threads == 0 or blocks >= 8 * threads)
             and images * height * columns <= 4096
-            and _window_bytes(task, schedule, images * height, columns) <= budget
+            and _window_bytes(task, layout, images * height, columns, skips=True) <= budget
         )
 
     return max((images for images in range(1, min(planes, 64) + 1) if suits(images)), default=0)
