@@ -6,12 +6,14 @@ import pytest
 import torch
 from hypothesis import given
 
+from shorthaul.conv import schedule
 from shorthaul.conv.geometry import forward_task, grad_input_tasks
-from shorthaul.conv.machine import AVX2, AVX512, NEON, SSE, this_machine
+from shorthaul.conv.machine import AVX2, AVX512, NEON, SSE, VectorMachine, this_machine
 from shorthaul.conv.problem import ConvProblem
 from shorthaul.conv.schedule import (
     candidate_schedules,
     choose_schedule,
+    prefers_planes,
     schedule_gradient,
     schedule_task,
 )
@@ -85,3 +87,14 @@ def test_the_weight_gradient_has_tiles_of_windows_whatever_the_forward_method(
     assert schedule.method == "window"
     assert not schedule.is_specialised
     assert (schedule.rows, schedule.vectors) == this_machine().tiles()[0]
+
+
+@pytest.mark.parametrize(("machine", "long_are_planes"), [(AVX2, False), (AVX512, True)])
+def test_contiguous_images_of_few_channels_are_planes_under_short_windows_or_with_many_registers(
+    machine: VectorMachine, long_are_planes: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(schedule, "this_machine", lambda: machine)
+    for kernel, are_planes in ((3, True), (7, long_are_planes)):
+        problem = ConvProblem(3, 64, (1, kernel, kernel), stride=(1, 2, 2))
+        task = forward_task(problem, 1, (1, 220 + kernel, 220 + kernel))
+        assert prefers_planes(task, machine.lanes(4)) == are_planes

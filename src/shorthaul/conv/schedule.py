@@ -378,11 +378,17 @@ def has_vector_groups(task: WindowTask, lanes: int) -> bool:
     return task.channels_last and shape.groups > 1 and shape.out_channels == lanes
 
 
+# Windows of fewer values are planes even where registers are few.
+SHORT_WINDOW = 128
+
+
 def prefers_planes(task: WindowTask, lanes: int) -> bool:
     """Whether vectors along the width are fuller than vectors of output channels.
 
     Contiguous images of few channels also prefer them: neither their input nor their output is
-    then transposed. Single values of channels-last images are read where they lie, and planes of them
+    then transposed. With sixteen registers only under short windows: tiles of twelve sums load more than
+    windows do (held to AVX2, conv7's 27 values took 1.48 ms, 1.61 by windows; conv3's 147 1.88, 1.83 by
+    windows; conv1's 363 1.76, 1.63 by windows). Single values of channels-last images are read where they lie, and planes of them
     would be made for one use each: with half a vector of outputs or more they took 1.05 to 3.5 times as long.
     """
     channels, width = task.shape.out_channels, task.out_sizes[2]
@@ -392,10 +398,13 @@ def prefers_planes(task: WindowTask, lanes: int) -> bool:
         return False
     if channels <= lanes:
         return filled_channels < 1.25 * filled_width
+    taps = math.prod(task.shape.kernel)
+    is_short = task.shape.in_channels * taps < SHORT_WINDOW
     return (
         not task.channels_last
+        and (is_short or this_machine().registers > 16)
         and task.shape.in_channels < lanes
-        and math.prod(task.shape.kernel) > 1
+        and taps > 1
         and width >= 4 * lanes
         and filled_width > 0.9
     )
