@@ -231,7 +231,9 @@ def test_the_meter_sees_what_is_moved_and_kept(x, tmp_path):
 def test_no_thread_is_woken_for_a_ticket_and_none_is_forgotten(x, tmp_path):
     offload = small_offload(tmp_path)
     with offload:
-        deep(x).backward()
+        loss = deep(x)
+        offload.store.wait_until_idle()  # else the backward pass may want all of it before it is written
+        loss.backward()
     offload.store.wait_until_idle()
     assert offload.report().counts.written_bytes > 0
     for lane in (offload.store.reads, offload.store.writes):
