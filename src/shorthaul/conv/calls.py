@@ -61,9 +61,10 @@ from shorthaul.jit import CppSource, KernelFunction, load_kernel
 
 _NO_NUMBERS = torch.empty(0, dtype=torch.int64)
 
-# Nothing lies between the workspaces of two threads for so long. A processor that sees steps from plane to
-# plane fetches some steps ahead, from what the next thread is writing (4 channels per group on two distant
-# cores: 249 us side by side, 180 with 64 KiB in between, 143 with 256). Pages that are never touched take no memory.
+# Nothing lies between the workspaces of two threads for so long (4 channels per group on two distant cores:
+# 249 us side by side, 180 with 64 KiB in between, 143 with 256). The likely cause, inferred from how far apart is
+# enough: a processor that sees steps from plane to plane fetches some steps ahead, from what the next thread is
+# writing. Pages that are never touched take no memory.
 APART_BYTES = 256 * 1024
 
 

@@ -26,8 +26,7 @@ def columns_under(task: WindowTask, outputs: int) -> int:
 def carved_bytes(*pieces: int) -> int:
     """Workspace for the pieces, each from a cache line on; the next thread's begins at one, too.
 
-    Vectors that cross cache lines cost a thread half its speed (gradient of conv9's weights: 5.0 ms by two
-    threads when the second's workspace began in the middle of a line, 3.3 ms since).
+    A workspace that began in the middle of a line would have every vector of a thread cross two.
 
     >>> carved_bytes(1, 64, 65)
     256
