@@ -39,7 +39,7 @@ SHARED, SECOND = "PyTorch's runtime", "a second runtime"
 DOUBLE = CppSource(
     "double_shared",
     """\
-#include "shorthaul/parallel.h"
+#include "shorthaul/jit/include/parallel.h"
 
 void twice(const float* x, float* out, int64_t n, int64_t threads) {
   shorthaul::parallel_for(n, 1024, threads, [&](int64_t begin, int64_t end) {

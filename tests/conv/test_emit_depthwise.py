@@ -20,8 +20,8 @@ FORWARD_HEAD = """\
 // Every sum runs over (kernel column, kernel row) in this order, whatever the threads.
 #define SHORTHAUL_REAL float
 #define SHORTHAUL_LANES 8
-#include "shorthaul/parallel.h"
-#include "shorthaul/conv/depthwise_row.h"
+#include "shorthaul/jit/include/parallel.h"
+#include "shorthaul/conv/methods/depthwise_row.h"
 
 using namespace shorthaul;
 using Value = AsReal;
@@ -36,8 +36,8 @@ GRADIENT_HEAD = """\
 // Every sum runs over the output rows in order, in stretches or at once, whatever the threads.
 #define SHORTHAUL_REAL float
 #define SHORTHAUL_LANES 8
-#include "shorthaul/parallel.h"
-#include "shorthaul/conv/depthwise_row.h"
+#include "shorthaul/jit/include/parallel.h"
+#include "shorthaul/conv/methods/depthwise_row.h"
 
 using namespace shorthaul;
 using Value = AsReal;

@@ -19,8 +19,8 @@ HEAD = """\
 // Every sum runs over the blocks of output pixels in order, in stretches or at once, whatever the threads.
 #define SHORTHAUL_REAL float
 #define SHORTHAUL_LANES 8
-#include "shorthaul/parallel.h"
-#include "shorthaul/conv/gradient_block.h"
+#include "shorthaul/jit/include/parallel.h"
+#include "shorthaul/conv/methods/gradient_block.h"
 
 using namespace shorthaul;
 using Value = AsReal;

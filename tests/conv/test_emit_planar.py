@@ -17,8 +17,8 @@ HEAD = """\
 // Every sum runs over (kernel column, kernel row, channel) in this order, whatever the threads.
 #define SHORTHAUL_REAL float
 #define SHORTHAUL_LANES 8
-#include "shorthaul/parallel.h"
-#include "shorthaul/conv/planar_block.h"
+#include "shorthaul/jit/include/parallel.h"
+#include "shorthaul/conv/methods/planar_block.h"
 
 using namespace shorthaul;
 using Value = AsReal;

@@ -23,9 +23,9 @@ GOLDEN = """\
 // Every sum runs over (kernel column, kernel row, channel) in this order, whatever the threads.
 #define SHORTHAUL_REAL float
 #define SHORTHAUL_LANES 8
-#include "shorthaul/parallel.h"
-#include "shorthaul/conv/output.h"
-#include "shorthaul/conv/window_block.h"
+#include "shorthaul/jit/include/parallel.h"
+#include "shorthaul/conv/methods/output.h"
+#include "shorthaul/conv/methods/window_block.h"
 
 using namespace shorthaul;
 using Value = AsReal;

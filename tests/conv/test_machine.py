@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-import shorthaul.jit
+import shorthaul
 from shorthaul.conv.emit_depthwise import (
     DepthwiseKernel,
     emit_depthwise_gradient,
@@ -38,7 +38,7 @@ from shorthaul.conv.machine import (
 from shorthaul.jit import CppSource
 
 MACHINES = (SSE, AVX2, AVX512, AVX512_PAIRS, NEON)
-HEADERS = Path(shorthaul.jit.__file__).parent / "include"
+HEADERS = Path(shorthaul.__file__).parents[1]
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ def test_the_source_says_what_it_is_for(dtype: torch.dtype, is_hashed: bool) -> 
     width = {torch.int32: "int32", torch.int64: "int64"}[dtype]
     assert source.name == f"sample_neighbours_{width}_{'hash' if is_hashed else 'direct'}"
     assert f"ids of {width}_t" in source.text
-    assert "shorthaul/sampling/sampler.h" in source.headers()
+    assert "shorthaul/graphs/sampling/sampler.h" in source.headers()
     assert load_kernel(source).functions.keys() == {
         "create",
         "destroy",

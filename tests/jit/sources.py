@@ -33,7 +33,7 @@ SCALE = CppSource(
 # sizes[t] = how many threads thread t saw in its team; the others stay as they were.
 TEAM = CppSource(
     "team",
-    '#include "shorthaul/parallel.h"\n'
+    '#include "shorthaul/jit/include/parallel.h"\n'
     "void team(int64_t* sizes, int64_t, int64_t threads) {\n"
     "  shorthaul::on_each_thread(threads, [&](int64_t t, int64_t team) { sizes[t] = team; });\n"
     "}",

@@ -158,7 +158,7 @@ def test_a_forked_child_says_so_when_more_threads_were_wanted() -> None:
 
 COVER = CppSource(
     "cover",
-    '#include "shorthaul/parallel.h"\n'
+    '#include "shorthaul/jit/include/parallel.h"\n'
     "// visits[i]: how often index i was visited; edges: how many chunks, then begin and end of each.\n"
     "void cover(int32_t* visits, int64_t* edges, int64_t count, int64_t grain, int64_t threads,\n"
     "           int64_t, int64_t) {\n"

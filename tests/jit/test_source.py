@@ -171,7 +171,7 @@ def test_a_header_that_is_not_included_does_not_matter(own_headers: Path) -> Non
 
 
 def test_the_package_carries_its_headers() -> None:
-    assert "GOMP_parallel" in TEAM.headers()["shorthaul/parallel.h"]
+    assert "GOMP_parallel" in TEAM.headers()["shorthaul/jit/include/parallel.h"]
 
 
 def tensor(name: str, *shape: int | str | None, is_optional: bool = False) -> TensorArgument:

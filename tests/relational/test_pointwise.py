@@ -61,7 +61,7 @@ def test_step_functions_pass_no_gradient():
 # The kernels' own functions in float32, against PyTorch's in float64, wherever they are defined.
 
 SOURCE = """
-#include "shorthaul/relational/real.h"
+#include "shorthaul/relational/backends/cpp/real.h"
 
 extern "C" void evaluate(const float* x, float* exps, float* gelus, float* slopes, int64_t n) {
   for (int64_t i = 0; i < n; ++i) {

@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
-from importlib import resources
+from pathlib import Path
 
 import pytest
 import torch
 
+import shorthaul
 from shorthaul.tensors.emit_rows import emit_row_copies, emit_row_products, emit_row_sums
 from shorthaul.tensors.row_cache import emit_row_cache
 
@@ -55,7 +56,7 @@ def test_every_kernel_compiles_for_other_machines(compiler, flag, tmp_path):
         pytest.skip(f"there is no {compiler}")
     sums = [emit(*pair[:2]) for emit in (emit_row_sums, emit_row_products) for pair in PAIRS]
     text = tmp_path / "kernel.cpp"
-    headers = resources.files("shorthaul.jit") / "include"
+    headers = Path(shorthaul.__file__).parents[1]
     for source in (emit_row_copies(), emit_row_cache(), *sums):
         text.write_text(source.complete_text())
         command = (

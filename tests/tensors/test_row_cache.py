@@ -102,5 +102,5 @@ def test_a_cache_that_is_gone_leaves_nothing():
 
 def test_the_source_says_what_it_is():
     source = emit_row_cache()
-    assert "shorthaul/tensors/cache.h" in source.headers()
+    assert "shorthaul/tensors/kernels/cache.h" in source.headers()
     assert source.functions[0].name == "cache_open"

@@ -25,7 +25,7 @@ def kernel_edition() -> str:
     """The digest of all that decides what a convolution runs: this package and its headers."""
     folders = (
         resources.files("shorthaul.conv"),
-        resources.files("shorthaul.jit") / "include" / "shorthaul" / "conv",
+        resources.files("shorthaul.conv") / "methods",
     )
     return digest_texts(
         {

@@ -37,7 +37,11 @@ def emit_depthwise_kernel(kernel: DepthwiseKernel) -> CppSource:
     names = number_names(("thread_bytes",), None)
     function = convolve_function(kernel.dtype, names)
     preamble = emit_preamble(
-        kernel.dtype, kernel.machine, True, kernel.activation, ("parallel", "conv/depthwise_row")
+        kernel.dtype,
+        kernel.machine,
+        True,
+        kernel.activation,
+        ("jit/include/parallel", "conv/methods/depthwise_row"),
     )
     dtype = str(kernel.dtype).removeprefix("torch.")
     text = f"""\
@@ -59,7 +63,11 @@ def emit_depthwise_gradient(kernel: DepthwiseKernel) -> CppSource:
     names = number_names(("thread_bytes", "channel_parts", "stretches"), None)
     function = sum_windows_function(kernel.dtype, names)
     preamble = emit_preamble(
-        kernel.dtype, kernel.machine, True, None, ("parallel", "conv/depthwise_row")
+        kernel.dtype,
+        kernel.machine,
+        True,
+        None,
+        ("jit/include/parallel", "conv/methods/depthwise_row"),
     )
     dtype = str(kernel.dtype).removeprefix("torch.")
     text = f"""\

@@ -87,7 +87,7 @@ def emit_grad_bias_kernel(
     name = str(dtype).removeprefix("torch.")
     text = f"""\
 // Gradient of the bias of a convolution: {name}, {layout.replace("_", " ")}, for {machine.name}.
-{emit_preamble(dtype, machine, channels_last, None, ("parallel", "conv/output"))}
+{emit_preamble(dtype, machine, channels_last, None, ("jit/include/parallel", "conv/methods/output"))}
 [[maybe_unused]] constexpr int64_t block_pixels = {BLOCK_PIXELS};
 
 {function.prototype()} {{

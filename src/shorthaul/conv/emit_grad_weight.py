@@ -30,7 +30,7 @@ def emit_grad_weight_kernel(kernel: WindowKernel) -> CppSource:
         kernel.machine,
         kernel.channels_last,
         None,
-        ("parallel", "conv/gradient_block"),
+        ("jit/include/parallel", "conv/methods/gradient_block"),
     )
     detail = "general" if kernel.shape is None else kernel.shape.describe()
     text = f"""\

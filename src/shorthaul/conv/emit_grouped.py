@@ -37,7 +37,11 @@ def emit_grouped_kernel(kernel: GroupedKernel) -> CppSource:
     names = number_names(("thread_bytes",), kernel.shape)
     function = convolve_function(kernel.dtype, names)
     preamble = emit_preamble(
-        kernel.dtype, kernel.machine, True, kernel.activation, ("parallel", "conv/grouped_row")
+        kernel.dtype,
+        kernel.machine,
+        True,
+        kernel.activation,
+        ("jit/include/parallel", "conv/methods/grouped_row"),
     )
     shape, dtype = kernel.shape, str(kernel.dtype).removeprefix("torch.")
     text = f"""\

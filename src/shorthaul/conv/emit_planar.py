@@ -41,7 +41,7 @@ def emit_planar_kernel(kernel: PlanarKernel) -> CppSource:
         kernel.machine,
         kernel.channels_last,
         kernel.activation,
-        ("parallel", "conv/planar_block"),
+        ("jit/include/parallel", "conv/methods/planar_block"),
     )
     dtype = str(kernel.dtype).removeprefix("torch.")
     layout = "channels_last" if kernel.channels_last else "contiguous"

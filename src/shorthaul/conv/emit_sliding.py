@@ -46,7 +46,7 @@ def emit_sliding_kernel(kernel: SlidingKernel) -> CppSource:
         kernel.machine,
         kernel.channels_last,
         kernel.activation,
-        ("parallel", "conv/sliding_tile"),
+        ("jit/include/parallel", "conv/methods/sliding_tile"),
     )
     dtype = str(kernel.dtype).removeprefix("torch.")
     layout = "channels_last" if kernel.channels_last else "contiguous"

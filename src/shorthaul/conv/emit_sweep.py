@@ -48,7 +48,7 @@ def emit_sweep_kernel(kernel: SweepKernel) -> CppSource:
         kernel.machine,
         kernel.channels_last,
         kernel.activation,
-        ("parallel", "conv/sweep_block"),
+        ("jit/include/parallel", "conv/methods/sweep_block"),
     )
     shape, dtype = kernel.shape, str(kernel.dtype).removeprefix("torch.")
     lanes = kernel.machine.lanes(sum_dtype(kernel.dtype).itemsize)

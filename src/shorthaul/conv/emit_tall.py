@@ -42,7 +42,7 @@ def emit_tall_kernel(kernel: TallKernel) -> CppSource:
         kernel.machine,
         kernel.channels_last,
         kernel.activation,
-        ("parallel", "conv/tall_block"),
+        ("jit/include/parallel", "conv/methods/tall_block"),
     )
     dtype = str(kernel.dtype).removeprefix("torch.")
     layout = "channels_last" if kernel.channels_last else "contiguous"

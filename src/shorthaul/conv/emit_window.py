@@ -185,7 +185,7 @@ def emit_window_kernel(kernel: WindowKernel) -> CppSource:
         kernel.machine,
         kernel.channels_last,
         kernel.activation,
-        ("parallel", "conv/output", "conv/window_block"),
+        ("jit/include/parallel", "conv/methods/output", "conv/methods/window_block"),
         has_pairs=kernel.has_pairs,
     )
     packed = "Halves" if kernel.has_pairs else "Widened<Value>"

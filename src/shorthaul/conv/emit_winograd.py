@@ -63,7 +63,7 @@ def emit_winograd_kernel(kernel: WinogradKernel) -> CppSource:
         window.machine,
         window.channels_last,
         window.activation,
-        ("parallel", "conv/winograd_block"),
+        ("jit/include/parallel", "conv/methods/winograd_block"),
     )
     detail = "general" if window.shape is None else window.shape.describe()
     text = f"""\

@@ -289,8 +289,8 @@ _PANEL_TEXT = """\
 #define SHORTHAUL_LANES {LANES}
 #include <vector>
 
-#include "shorthaul/conv/vector.h"
-#include "shorthaul/parallel.h"
+#include "shorthaul/conv/methods/vector.h"
+#include "shorthaul/jit/include/parallel.h"
 
 using shorthaul::load;
 using shorthaul::load_part;

@@ -44,7 +44,7 @@ _TEXT = r"""
 #include <algorithm>
 #include <atomic>
 
-#include "shorthaul/graphs/counting_sort.h"
+#include "shorthaul/graphs/index/counting_sort.h"
 
 using Index = INDEX_TYPE;
 using shorthaul::chunk_start;

@@ -1,6 +1,6 @@
 """Neighbour sampling in plain Python, number for number what the generated kernel samples.
 
-It draws from the same streams (`jit/include/shorthaul/sampling/random.h`), so it is the kernel's
+It draws from the same streams (`shorthaul/graphs/sampling/random.h`), so it is the kernel's
 oracle in tests, and it takes over, with equal results, where there is no compiler.
 
 >>> stream = RandomStream(key=1, owner=2)

@@ -41,7 +41,7 @@ HASHED_FROM_NODES = 2**23
 
 _TEXT = r"""
 // Neighbour sampling over ids of INDEX_TYPE; ids are looked up in a TABLE.
-#include "shorthaul/sampling/sampler.h"
+#include "shorthaul/graphs/sampling/sampler.h"
 
 namespace {
 

@@ -110,7 +110,7 @@ class Kernel:
         self.name = f"{source.name}_{entry.digest[:8]}"
         library = _open_library(entry)
         openmp = find_openmp()
-        if openmp is not None and "shorthaul/parallel.h" in source.headers():
+        if openmp is not None and "shorthaul/jit/include/parallel.h" in source.headers():
             bind: Callable[..., None] = library["shorthaul_bind_runtime"]
             bind(
                 *map(

@@ -89,7 +89,7 @@ def emit_multiply_add(chains: int) -> str:
 def emit_multiply_add_source() -> CppSource:
     """The source of the multiply-add kernels, vectors as wide as the compiler's target has."""
     heading = """\
-#include "shorthaul/parallel.h"
+#include "shorthaul/jit/include/parallel.h"
 
 #if defined(__AVX512F__)
 constexpr int LANES = 16;
@@ -121,7 +121,7 @@ def emit_stream_source() -> CppSource:
     text = """\
 #include <cstring>
 
-#include "shorthaul/parallel.h"
+#include "shorthaul/jit/include/parallel.h"
 
 constexpr int64_t GRAIN = 512;  // words: chunk edges at pages
 

@@ -56,6 +56,7 @@ _RETURN_TYPES = {
     "int64": "int64_t",
     "address": "void*",
 }
+# A header lies beside the code that uses it; its name is its path from above the package.
 _INCLUDE = re.compile(r'#include\s+"(shorthaul/[\w/]+\.h)"')
 
 
@@ -212,4 +213,4 @@ def _require_distinct(owner: str, names: Sequence[str]) -> None:
 
 @functools.cache  # a package's files do not change while it runs
 def _read_header(name: str) -> str:
-    return (resources.files("shorthaul.jit") / "include" / name).read_text(encoding="utf-8")
+    return (resources.files("shorthaul") / name.removeprefix("shorthaul/")).read_text("utf-8")

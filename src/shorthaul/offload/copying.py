@@ -21,7 +21,7 @@ from shorthaul.jit import (
 )
 
 _TEXT = r"""
-#include "shorthaul/parallel.h"
+#include "shorthaul/jit/include/parallel.h"
 
 #include <cstring>
 #include <vector>

@@ -24,7 +24,7 @@ _KINDS = {
 
 _COPY = """\
 // Rows copied by their bytes, whatever is in them. Threads own runs of positions.
-#include "shorthaul/tensors/rows.h"
+#include "shorthaul/tensors/kernels/rows.h"
 
 using namespace shorthaul;
 
@@ -80,7 +80,7 @@ void place_rows(PARAMETERS_place_rows) {
 _SUMS = """\
 // Rows stored as STORED_NAME and seen as SEEN_NAME: sums, scalar products, widened copies.
 #define SHORTHAUL_REAL REAL_NAME
-#include "shorthaul/tensors/sums.h"
+#include "shorthaul/tensors/kernels/sums.h"
 
 using namespace shorthaul;
 using Stored = STORED_KIND;
@@ -135,7 +135,7 @@ int64_t widen_rows(PARAMETERS_widen_rows) {
 _LINEAR = """\
 // Rows stored as STORED_NAME and seen as SEEN_NAME, times a matrix: gathered a tile at a time.
 #define SHORTHAUL_REAL REAL_NAME
-#include "shorthaul/tensors/linear.h"
+#include "shorthaul/tensors/kernels/linear.h"
 
 using namespace shorthaul;
 using Stored = STORED_KIND;

@@ -34,7 +34,7 @@ _KINDS = {"static": 0, "sieve": 1, "belady": 2}
 _TEXT = """\
 // Which rows a cache keeps: static hot set, SIEVE, and Belady within a window of expected batches.
 #include <algorithm>
-#include "shorthaul/tensors/cache.h"
+#include "shorthaul/tensors/kernels/cache.h"
 
 using namespace shorthaul;
 

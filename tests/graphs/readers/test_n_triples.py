@@ -146,7 +146,7 @@ def test_a_malformed_line_is_named(tmp_path, text, line, problem) -> None:
 def test_every_problem_has_its_words_and_its_test() -> None:
     tested = {problem.rpartition(", at column")[0] for _, _, problem in MALFORMED}
     assert tested == set(PROBLEMS[1:])
-    names = emit_n_triples_reader().headers()["shorthaul/graphs/n_triples.h"]
+    names = emit_n_triples_reader().headers()["shorthaul/graphs/readers/n_triples.h"]
     assert names.partition("enum Problem")[2].partition("}")[0].count(",") == len(PROBLEMS)
 
 

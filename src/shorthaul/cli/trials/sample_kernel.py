@@ -30,7 +30,7 @@ class SampleRun:
 def emit_scaled_sum() -> CppSource:
     """The source of `scaled_sum`."""
     text = """\
-#include "shorthaul/parallel.h"
+#include "shorthaul/jit/include/parallel.h"
 
 // out[i] = factor * x[i] + y[i]; threads own contiguous chunks of elements
 void scaled_sum(const float* x, const float* y, double factor, float* out, int64_t n,

@@ -68,8 +68,8 @@ _TEXT = r"""
 #include <algorithm>
 #include <new>
 
-#include "shorthaul/graphs/n_triples.h"
-#include "shorthaul/graphs/name_table.h"
+#include "shorthaul/graphs/readers/n_triples.h"
+#include "shorthaul/graphs/readers/name_table.h"
 
 namespace {
 

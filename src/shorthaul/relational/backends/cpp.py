@@ -57,8 +57,8 @@ _PREAMBLE = """\
 #include <cstring>
 #include <vector>
 
-#include "shorthaul/parallel.h"
-#include "shorthaul/relational/products.h"
+#include "shorthaul/jit/include/parallel.h"
+#include "shorthaul/relational/backends/cpp/products.h"
 
 namespace {{
 using Number = shorthaul::{number};

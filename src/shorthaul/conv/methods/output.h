@@ -3,8 +3,8 @@
 
 #include <algorithm>
 
-#include "shorthaul/conv/activation.h"
-#include "shorthaul/conv/geometry.h"
+#include "shorthaul/conv/methods/activation.h"
+#include "shorthaul/conv/methods/geometry.h"
 
 namespace shorthaul {
 

@@ -5,7 +5,7 @@
 // a small window; double precision calls the library.
 #pragma once
 
-#include "shorthaul/conv/vector.h"
+#include "shorthaul/conv/methods/vector.h"
 
 namespace shorthaul {
 

@@ -6,9 +6,9 @@
 // are the same overlapping-rows GEMM as in window order.
 #pragma once
 
-#include "shorthaul/conv/output.h"
-#include "shorthaul/conv/packing.h"
-#include "shorthaul/conv/tile.h"
+#include "shorthaul/conv/methods/output.h"
+#include "shorthaul/conv/methods/packing.h"
+#include "shorthaul/conv/methods/tile.h"
 
 namespace shorthaul {
 

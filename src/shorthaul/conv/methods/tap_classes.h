@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "shorthaul/conv/geometry.h"
+#include "shorthaul/conv/methods/geometry.h"
 
 namespace shorthaul {
 

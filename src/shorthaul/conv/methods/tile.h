@@ -1,7 +1,7 @@
 // The register tile: `rows` windows times `vectors` vectors of output channels.
 #pragma once
 
-#include "shorthaul/conv/vector.h"
+#include "shorthaul/conv/methods/vector.h"
 
 namespace shorthaul {
 

@@ -4,7 +4,7 @@
 // Every output is one sum over the columns in order: it does not depend on threads or tiles.
 #pragma once
 
-#include "shorthaul/tensors/sums.h"
+#include "shorthaul/tensors/kernels/sums.h"
 
 namespace shorthaul {
 

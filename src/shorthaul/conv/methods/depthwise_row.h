@@ -2,8 +2,8 @@
 // they lie. Nothing is packed: each value is used by a few taps only.
 #pragma once
 
-#include "shorthaul/conv/output.h"
-#include "shorthaul/conv/packing.h"
+#include "shorthaul/conv/methods/output.h"
+#include "shorthaul/conv/methods/packing.h"
 
 namespace shorthaul {
 

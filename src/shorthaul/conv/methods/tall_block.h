@@ -5,8 +5,8 @@
 // output rows high: every image row is loaded once per kernel column for all outputs that it touches.
 #pragma once
 
-#include "shorthaul/conv/output.h"
-#include "shorthaul/conv/packing.h"
+#include "shorthaul/conv/methods/output.h"
+#include "shorthaul/conv/methods/packing.h"
 
 namespace shorthaul {
 

@@ -4,8 +4,8 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "shorthaul/sampling/array.h"
-#include "shorthaul/sampling/random.h"
+#include "shorthaul/graphs/sampling/array.h"
+#include "shorthaul/graphs/sampling/random.h"
 
 namespace shorthaul {
 

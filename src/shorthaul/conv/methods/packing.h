@@ -3,8 +3,8 @@
 // Padding of every mode, widening to the type of the sums and transposition happen on the way.
 #pragma once
 
-#include "shorthaul/conv/geometry.h"
-#include "shorthaul/conv/vector.h"
+#include "shorthaul/conv/methods/geometry.h"
+#include "shorthaul/conv/methods/vector.h"
 
 namespace shorthaul {
 

@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <cstring>
 
-#include "shorthaul/sampling/array.h"
+#include "shorthaul/graphs/sampling/array.h"
 
 namespace shorthaul {
 

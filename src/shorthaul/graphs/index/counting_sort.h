@@ -8,7 +8,7 @@
 #include <cstdlib>
 #include <memory>
 
-#include "shorthaul/parallel.h"
+#include "shorthaul/jit/include/parallel.h"
 
 namespace shorthaul {
 

@@ -2,7 +2,7 @@
 // holds whole groups, so every lane works, and images are read where they lie.
 #pragma once
 
-#include "shorthaul/conv/output.h"
+#include "shorthaul/conv/methods/output.h"
 
 namespace shorthaul {
 

@@ -5,8 +5,8 @@
 // are neighbours.
 #pragma once
 
-#include "shorthaul/conv/output.h"
-#include "shorthaul/conv/packing.h"
+#include "shorthaul/conv/methods/output.h"
+#include "shorthaul/conv/methods/packing.h"
 
 namespace shorthaul {
 

@@ -17,8 +17,8 @@
 #include <algorithm>
 #include <limits>
 
-#include "shorthaul/conv/vector.h"
-#include "shorthaul/tensors/rows.h"
+#include "shorthaul/conv/methods/vector.h"
+#include "shorthaul/tensors/kernels/rows.h"
 
 namespace shorthaul {
 

@@ -9,11 +9,11 @@
 #include <cstdint>
 #include <deque>
 
-#include "shorthaul/parallel.h"
-#include "shorthaul/sampling/array.h"
-#include "shorthaul/sampling/draw.h"
-#include "shorthaul/sampling/random.h"
-#include "shorthaul/sampling/relabel.h"
+#include "shorthaul/jit/include/parallel.h"
+#include "shorthaul/graphs/sampling/array.h"
+#include "shorthaul/graphs/sampling/draw.h"
+#include "shorthaul/graphs/sampling/random.h"
+#include "shorthaul/graphs/sampling/relabel.h"
 
 namespace shorthaul {
 

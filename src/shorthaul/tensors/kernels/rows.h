@@ -7,7 +7,7 @@
 #include <immintrin.h>
 #endif
 
-#include "shorthaul/parallel.h"
+#include "shorthaul/jit/include/parallel.h"
 
 namespace shorthaul {
 

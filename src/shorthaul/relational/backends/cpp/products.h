@@ -11,7 +11,7 @@
 #include <type_traits>
 #include <vector>
 
-#include "shorthaul/relational/real.h"
+#include "shorthaul/relational/backends/cpp/real.h"
 
 namespace shorthaul {
 

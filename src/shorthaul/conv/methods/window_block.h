@@ -1,10 +1,10 @@
 // A block of output pixels: where their windows lie, and the sums that wait between two chunks.
 #pragma once
 
-#include "shorthaul/conv/output.h"
-#include "shorthaul/conv/packing.h"
-#include "shorthaul/conv/tap_classes.h"
-#include "shorthaul/conv/tile.h"
+#include "shorthaul/conv/methods/output.h"
+#include "shorthaul/conv/methods/packing.h"
+#include "shorthaul/conv/methods/tap_classes.h"
+#include "shorthaul/conv/methods/tile.h"
 
 namespace shorthaul {
 

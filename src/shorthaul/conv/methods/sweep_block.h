@@ -10,8 +10,8 @@
 // other kernel.
 #pragma once
 
-#include "shorthaul/conv/output.h"
-#include "shorthaul/conv/packing.h"
+#include "shorthaul/conv/methods/output.h"
+#include "shorthaul/conv/methods/packing.h"
 
 // What SHORTHAUL_INLINE is for functions, for lambdas.
 #define SHORTHAUL_ALWAYS __attribute__((always_inline))

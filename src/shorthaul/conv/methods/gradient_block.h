@@ -2,9 +2,9 @@
 // the output gradient of one panel of output channels.
 #pragma once
 
-#include "shorthaul/conv/packing.h"
-#include "shorthaul/conv/tile.h"
-#include "shorthaul/conv/output.h"
+#include "shorthaul/conv/methods/packing.h"
+#include "shorthaul/conv/methods/tile.h"
+#include "shorthaul/conv/methods/output.h"
 
 namespace shorthaul {
 

@@ -4,8 +4,8 @@
 // so the loads are a half to a third of the FMAs, and the weights of a kernel column stay in registers.
 #pragma once
 
-#include "shorthaul/conv/output.h"
-#include "shorthaul/conv/packing.h"
+#include "shorthaul/conv/methods/output.h"
+#include "shorthaul/conv/methods/packing.h"
 
 #define SHORTHAUL_INLINE_LAMBDA __attribute__((always_inline))
 
