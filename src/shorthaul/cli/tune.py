@@ -41,7 +41,7 @@ def tune(model: str, shape: str, channels_last: bool, inexact: bool, threads: in
     before = torch.get_num_threads()
     try:
         torch.set_num_threads(threads or before)
-        example = torch.randn(sizes)
+        example = torch.randn(sizes, dtype=torch.get_default_dtype(), device="cpu")
         if channels_last and len(sizes) in (4, 5):
             last = torch.channels_last if len(sizes) == 4 else torch.channels_last_3d
             example = example.to(memory_format=last)

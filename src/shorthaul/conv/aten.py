@@ -110,7 +110,7 @@ def pad(problem: ConvProblem, input: Tensor) -> Tensor:
     if _pads_itself(problem):
         return input
     for dimension, index in _padding_indices(problem, input.shape[2:]):
-        chosen = torch.tensor(index, device=input.device)
+        chosen = torch.tensor(index, device=input.device, dtype=torch.int64)
         padded = input.index_select(dimension, chosen.clamp(min=0))
         shape = [-1 if each == dimension else 1 for each in range(5)]
         input = padded.masked_fill((chosen < 0).view(shape), 0)
@@ -122,7 +122,7 @@ def unpad(problem: ConvProblem, gradient: Tensor, input_sizes: Triple) -> Tensor
     if _pads_itself(problem):
         return gradient
     for dimension, index in _padding_indices(problem, input_sizes):
-        chosen = torch.tensor(index, device=gradient.device)
+        chosen = torch.tensor(index, device=gradient.device, dtype=torch.int64)
         shape = list(gradient.shape)
         shape[dimension] = input_sizes[dimension - 2]
         kept = (chosen >= 0).nonzero().view(-1)

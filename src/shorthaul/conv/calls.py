@@ -59,7 +59,7 @@ from shorthaul.conv.schedule import (
 )
 from shorthaul.jit import CppSource, KernelFunction, load_kernel
 
-_NO_NUMBERS = torch.empty(0, dtype=torch.int64)
+_NO_NUMBERS = torch.empty(0, dtype=torch.int64, device="cpu")
 
 # Nothing lies between the workspaces of two threads for so long (4 channels per group on two distant cores:
 # 249 us side by side, 180 with 64 KiB in between, 143 with 256). The likely cause, inferred from how far apart is
@@ -215,7 +215,7 @@ def prepare_forward(
         call = Call(task, None, _compute_nothing)
     layout = torch.channels_last_3d if task.channels_last else torch.contiguous_format
     shape = (sizes[0], problem.out_channels, *task.out_sizes)
-    strides = torch.empty(shape, device="meta", memory_format=layout).stride()
+    strides = torch.empty(shape, device="meta", memory_format=layout, dtype=torch.float32).stride()
     return replace(call, out_shape=shape, out_strides=strides)
 
 

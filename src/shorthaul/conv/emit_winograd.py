@@ -48,7 +48,7 @@ def transform_weights(weight: Tensor, outputs: int) -> Tensor:
     >>> transform_weights(torch.tensor([2.0, 4.0, 6.0]), 2)
     tensor([2., 6., 2., 6.])
     """
-    points = torch.tensor(_POINTS[outputs], dtype=torch.float64)
+    points = torch.tensor(_POINTS[outputs], dtype=torch.float64, device="cpu")
     return (weight.double() @ points.T).to(weight.dtype)
 
 

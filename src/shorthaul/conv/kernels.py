@@ -78,7 +78,9 @@ def run_forward(
         has_scaled_weights=weight_scale is not None,
     )
     if out is None:
-        out = torch.empty_strided(call.out_shape, call.out_strides, dtype=problem.dtype)
+        out = torch.empty_strided(
+            call.out_shape, call.out_strides, dtype=problem.dtype, device="cpu"
+        )
     return run_prepared(
         call, problem, input, weight, bias, residual, out, weight_scale, is_trained=is_trained
     )
@@ -179,7 +181,7 @@ def run_grad_weight(
 ) -> torch.Tensor:
     """The gradient of the weight, in the canonical shape."""
     batch, _, depth, height, width = input.shape
-    gradient = torch.empty(problem.weight_shape, dtype=sum_dtype(problem.dtype))
+    gradient = torch.empty(problem.weight_shape, dtype=sum_dtype(problem.dtype), device="cpu")
     if not (grad_output.numel() and gradient.numel()):
         return gradient.zero_().to(problem.dtype)
     call = prepare_grad_weight(problem, (batch, depth, height, width), kernel_threads())
@@ -214,7 +216,10 @@ def run_grad_bias(grad_output: torch.Tensor) -> torch.Tensor:
     plane, real = math.prod(sizes), sum_dtype(grad_output.dtype)
     channels_last = not grad_output.is_contiguous()
     blocks = -(-images * plane // BLOCK_PIXELS) if channels_last else images
-    partial, sums = torch.empty(blocks, channels, dtype=real), torch.empty(channels, dtype=real)
+    partial, sums = (
+        torch.empty(blocks, channels, dtype=real, device="cpu"),
+        torch.empty(channels, dtype=real, device="cpu"),
+    )
     kernel = grad_bias_kernel(grad_output.dtype, channels_last)
     kernel.sum_channels(grad_output, partial, sums, images, plane)
     return sums if real == grad_output.dtype else sums.to(grad_output.dtype)
@@ -267,7 +272,7 @@ def find_view(
     call: Call, canonical: tuple[int, ...], shape: tuple[int, ...], strides: tuple[int, ...]
 ) -> WeightView:
     """Where a call finds weights of this shape, which may lack the leading ones of the canonical one."""
-    taps = torch.empty_strided(shape, strides, device="meta").view(canonical)
+    taps = torch.empty_strided(shape, strides, device="meta", dtype=torch.float32).view(canonical)
     groups = call.task.shape.groups
     if call.taps is not None:
         view = gradient_view(taps, groups, call.taps, call.task.shape.kernel)
@@ -324,7 +329,9 @@ def _fold(problem: ConvProblem, padded: torch.Tensor, sizes: Triple) -> torch.Te
             shape = list(padded.shape)
             shape[2 + dimension] = size
             folded = padded.new_zeros(shape)
-            padded = folded.index_add_(2 + dimension, torch.tensor(sources), padded)
+            padded = folded.index_add_(
+                2 + dimension, torch.tensor(sources, dtype=torch.int64, device="cpu"), padded
+            )
     layout = (
         torch.channels_last_3d if problem.layout == "channels_last" else torch.contiguous_format
     )
@@ -342,7 +349,7 @@ def find_workspace(size_bytes: int) -> torch.Tensor:
     kept: torch.Tensor | None = getattr(_memory, "workspace", None)
     if kept is None or kept.numel() < size_bytes:
         size_bytes = -(-size_bytes // WORKSPACE_STEP) * WORKSPACE_STEP
-        kept = torch.empty(size_bytes + 64, dtype=torch.uint8)
+        kept = torch.empty(size_bytes + 64, dtype=torch.uint8, device="cpu")
         kept = kept[-kept.data_ptr() % 64 :]
         _memory.workspace = kept
     return kept

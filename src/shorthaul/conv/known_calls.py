@@ -42,7 +42,9 @@ class KnownCall(NamedTuple):
     def run(self, input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         """The output."""
         call = self.call
-        output = torch.empty_strided(self.out_shape, self.out_strides, dtype=self.problem.dtype)
+        output = torch.empty_strided(
+            self.out_shape, self.out_strides, dtype=self.problem.dtype, device="cpu"
+        )
         packed = kernels.find_packed(call, self.problem, weight)
         panels_of_bias = None if bias is None else kernels.find_packed_bias(call, bias)
         self.kernel.at(

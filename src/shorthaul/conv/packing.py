@@ -199,7 +199,7 @@ def turn_weights(weight: torch.Tensor, groups: int, taps: Taps, kernel: Triple) 
     for dimension, (first, step, count) in enumerate(
         zip(taps.first, taps.step, kernel, strict=True), 2
     ):
-        chosen = torch.arange(count - 1, -1, -1) * step + first
+        chosen = torch.arange(count - 1, -1, -1, dtype=torch.int64, device="cpu") * step + first
         weight = weight.index_select(dimension, chosen)
     grouped = weight.reshape(groups, -1, *weight.shape[1:]).transpose(1, 2)
     return grouped.reshape(-1, *grouped.shape[2:])
@@ -235,7 +235,7 @@ def pack_panels(
     The order is [group][panel][chunk][kw][kd][kh][in_channel of the chunk][output channel of the panel]. The
     last panel of a group is only as many vectors of `lanes` wide as it needs, and filled up with zeros.
     """
-    packed = torch.empty(packed_values(view, panel), dtype=real)
+    packed = torch.empty(packed_values(view, panel), dtype=real, device="cpu")
     if packed.numel():
         panel_kernel(real).pack_panels(weight, packed, *view.numbers(), panel, lanes)
     return packed

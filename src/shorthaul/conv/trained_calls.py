@@ -229,7 +229,7 @@ def _sum_windows(planned: PlannedPass, input: Tensor, gradient: Tensor, sums: Te
 
 
 def _empty(like: Tensor) -> Tensor:
-    return torch.empty_strided(like.shape, like.stride(), dtype=like.dtype)
+    return torch.empty_strided(like.shape, like.stride(), dtype=like.dtype, device="cpu")
 
 
 # What `torch.autograd.Function` itself stands on; it would look for transforms, which is done.

@@ -61,10 +61,16 @@ def _candidates(
     problem: ConvProblem, sizes: Sizes, schedules: Sequence[ConvSchedule]
 ) -> list[Candidate]:
     batch, *spatial = sizes
-    image = torch.randn(batch, problem.in_channels, *spatial).to(problem.dtype)
+    image = torch.randn(batch, problem.in_channels, *spatial, dtype=torch.float32, device="cpu").to(
+        problem.dtype
+    )
     image = image.contiguous(memory_format=memory_format(problem))
-    weight = torch.randn(problem.weight_shape).to(problem.dtype)
-    bias = torch.zeros(problem.out_channels, dtype=problem.dtype) if problem.has_bias else None
+    weight = torch.randn(problem.weight_shape, dtype=torch.float32, device="cpu").to(problem.dtype)
+    bias = (
+        torch.zeros(problem.out_channels, dtype=problem.dtype, device="cpu")
+        if problem.has_bias
+        else None
+    )
 
     def candidate(schedule: ConvSchedule) -> Candidate:
         def run() -> None:

@@ -35,7 +35,9 @@ class Digits:
         if batch_size < 1:
             raise DatasetError(f"batch_size must be at least 1, got {batch_size}.")
         generator = torch.Generator().manual_seed(seed)
-        order = self.train[torch.randperm(self.train.numel(), generator=generator)]
+        order = self.train[
+            torch.randperm(self.train.numel(), generator=generator, dtype=torch.int64, device="cpu")
+        ]
         for part in torch.split(order, batch_size):
             yield self.images[part], self.labels[part]
 
@@ -52,13 +54,15 @@ def digits() -> Digits:
     except ImportError as error:
         raise MissingExtraError("scikit-learn", "digits", "shorthaul.datasets.digits()") from error
     data = load_digits()
-    images = torch.tensor(data.images, dtype=torch.float32).div(16).unsqueeze(1)
+    images = torch.tensor(data.images, dtype=torch.float32, device="cpu").div(16).unsqueeze(1)
     is_test = torch.tensor(
-        [draw(str(number), "digits") < TEST_SHARE for number in range(len(images))]
+        [draw(str(number), "digits") < TEST_SHARE for number in range(len(images))],
+        dtype=torch.bool,
+        device="cpu",
     )
     return Digits(
         images=images,
-        labels=torch.tensor(data.target, dtype=torch.int64),
+        labels=torch.tensor(data.target, dtype=torch.int64, device="cpu"),
         train=torch.nonzero(~is_test)[:, 0],
         test=torch.nonzero(is_test)[:, 0],
     )

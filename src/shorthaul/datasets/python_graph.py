@@ -75,7 +75,8 @@ class PythonGraph:
     def node_type(self) -> torch.Tensor:
         """The type of every node, as a position in `node_types`: (nodes,) int64."""
         return torch.repeat_interleave(
-            torch.arange(len(self.node_types)), torch.tensor(self.nodes_per_type)
+            torch.arange(len(self.node_types), dtype=torch.int64, device="cpu"),
+            torch.tensor(self.nodes_per_type, dtype=torch.int64, device="cpu"),
         )
 
     @property
@@ -114,7 +115,8 @@ class PythonGraph:
                 f"expected a relation of the graph, got {' '.join(wanted)!r}. There are:\n{known}"
             )
         first, stop = torch.searchsorted(
-            self.edge_type, torch.tensor([0, 1]) + self.relations.index(wanted)
+            self.edge_type,
+            torch.tensor([0, 1], dtype=torch.int64, device="cpu") + self.relations.index(wanted),
         ).tolist()
         return self.edge_index[:, first:stop]
 

@@ -61,7 +61,13 @@ class PythonText:
         _require_window(self.train, batch_size, length, "train")
         generator = torch.Generator().manual_seed(seed)
         for _ in range(steps):
-            starts = torch.randint(self.train.numel() - length, (batch_size,), generator=generator)
+            starts = torch.randint(
+                self.train.numel() - length,
+                (batch_size,),
+                generator=generator,
+                dtype=torch.int64,
+                device="cpu",
+            )
             yield _cut(self.train, starts, length)
 
     def held_out_batches(
@@ -69,7 +75,9 @@ class PythonText:
     ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         """The held-out part once, in order, in windows that do not overlap; the last batch may be smaller."""
         _require_window(self.held_out, batch_size, length, "held_out")
-        starts = torch.arange(0, self.held_out.numel() - length, length)
+        starts = torch.arange(
+            0, self.held_out.numel() - length, length, dtype=torch.int64, device="cpu"
+        )
         for part in torch.split(starts, batch_size):
             yield _cut(self.held_out, part, length)
 
@@ -136,5 +144,7 @@ def _require_window(tokens: torch.Tensor, batch_size: int, length: int, part: st
 def _cut(
     tokens: torch.Tensor, starts: torch.Tensor, length: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    windows = tokens[starts[:, None] + torch.arange(length + 1)].long()
+    windows = tokens[
+        starts[:, None] + torch.arange(length + 1, dtype=torch.int64, device="cpu")
+    ].long()
     return windows[:, :-1].contiguous(), windows[:, 1:].contiguous()

@@ -52,7 +52,7 @@ def _spread(
     gradient: Tensor, pointers: Tensor, sources: Tensor, num_sources: int, is_mean: bool
 ) -> Tensor:
     degrees = pointers.diff()
-    targets = torch.arange(len(degrees), dtype=sources.dtype)
+    targets = torch.arange(len(degrees), dtype=sources.dtype, device="cpu")
     targets = torch.repeat_interleave(targets, degrees, output_size=len(sources))
     turned = choose_builder().sort_relations(sources, sources, targets, num_sources)
     if is_mean:

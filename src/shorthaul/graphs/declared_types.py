@@ -15,7 +15,7 @@ from shorthaul.graphs.relation import EDGE, NODE, Relation
 def read_relation_numbers(relation: Any, like: torch.Tensor) -> torch.Tensor:
     """The relation of each edge; without any, all edges have the first."""
     if relation is None:
-        return torch.zeros(like.numel(), dtype=torch.int32)
+        return torch.zeros(like.numel(), dtype=torch.int32, device="cpu")
     return read_numbers(relation, "relation")
 
 

@@ -110,5 +110,7 @@ def _fetch(
 ) -> torch.Tensor:
     ids = ids.cpu()
     shape = (ids.shape[0], *table.row_shape)
-    out = torch.empty(shape, dtype=table.dtype, pin_memory=True) if pin_memory else None
+    out = (
+        torch.empty(shape, dtype=table.dtype, pin_memory=True, device="cpu") if pin_memory else None
+    )
     return table.gather(ids, out).to(device, **options)

@@ -31,9 +31,9 @@ def read_rows(index: TargetIndex, nodes: torch.Tensor, *, needs_relations: bool)
     if not needs_relations:
         return HopRows(ends, None, None)
     pairs = ends.view(-1, 2).long()
-    row_starts = torch.zeros(len(nodes) + 1, dtype=torch.int64)
+    row_starts = torch.zeros(len(nodes) + 1, dtype=torch.int64, device="cpu")
     degrees = pairs[:, 1] - pairs[:, 0]
     torch.cumsum(degrees, 0, out=row_starts[1:])
     shifts = torch.repeat_interleave(pairs[:, 0] - row_starts[:-1], degrees)
-    relations = index.relations[torch.arange(len(shifts)) + shifts]
+    relations = index.relations[torch.arange(len(shifts), dtype=torch.int64, device="cpu") + shifts]
     return HopRows(ends, relations, row_starts)

@@ -45,7 +45,7 @@ def read_numbers(given: Any, name: str) -> torch.Tensor:
     if isinstance(given, np.ndarray) and not given.flags.writeable:
         given = given.copy()  # torch would warn: it cannot promise not to write
     try:
-        tensor = given if isinstance(given, torch.Tensor) else torch.as_tensor(given)
+        tensor = given if isinstance(given, torch.Tensor) else torch.as_tensor(given, device="cpu")
     except (TypeError, ValueError, RuntimeError) as error:
         raise GraphError(
             f"`{name}` must be a tensor, array or list of whole numbers: {error}."

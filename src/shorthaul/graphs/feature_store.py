@@ -98,7 +98,9 @@ class FeatureStore(pyg.FeatureStore):  # type: ignore[misc]
     def _put_tensor(self, tensor: Any, attr: Any) -> bool:
         group, name = self._key_of(attr)
         if attr.index is not None:
-            self.tables[group, name].scatter_(_as_ids(attr.index), torch.as_tensor(tensor))
+            self.tables[group, name].scatter_(
+                _as_ids(attr.index), torch.as_tensor(tensor, device="cpu")
+            )
             return True
         values = tensor if isinstance(tensor, torch.Tensor | RowTable) else unified(tensor)
         where = f"`{name}` of {group or 'the nodes'}"
@@ -109,7 +111,7 @@ class FeatureStore(pyg.FeatureStore):  # type: ignore[misc]
         group, name = self._key_of(attr)
         if (group, name) not in self.tables:
             if name == NODE_IDS and isinstance(group, str):
-                every = torch.arange(self._count_rows(group))
+                every = torch.arange(self._count_rows(group), dtype=torch.int64, device="cpu")
                 return every if attr.index is None else every[attr.index]
             known = ", ".join(f"`{each}` of {of or 'the nodes'}" for of, each in self.tables)
             raise SamplingError(
@@ -122,7 +124,7 @@ class FeatureStore(pyg.FeatureStore):  # type: ignore[misc]
             start, stop, step = attr.index.indices(table.rows)
             return table.read(start, max(start, stop))[::step]
         if isinstance(attr.index, int | np.integer):
-            return table.gather(torch.tensor([int(attr.index)]))[0]
+            return table.gather(torch.tensor([int(attr.index)], dtype=torch.int64, device="cpu"))[0]
         return table.gather(_as_ids(attr.index))
 
     def _remove_tensor(self, attr: Any) -> bool:
@@ -183,7 +185,7 @@ class GraphStore(pyg.GraphStore):  # type: ignore[misc]
         order = torch.argsort(target, stable=True)
         size = self._attr_of(Relation(*relation)).size
         counts = torch.bincount(target, minlength=size[1])
-        pointers = torch.zeros(size[1] + 1, dtype=torch.int64)
+        pointers = torch.zeros(size[1] + 1, dtype=torch.int64, device="cpu")
         torch.cumsum(counts, 0, out=pointers[1:])
         return source[order], pointers, order
 
@@ -232,7 +234,7 @@ def is_homogeneous(graph: RelationalGraph) -> bool:
 
 
 def _as_ids(index: Any) -> torch.Tensor:
-    ids = torch.as_tensor(index)
+    ids = torch.as_tensor(index, device="cpu")
     if ids.dtype is torch.bool:
         return ids.nonzero()[:, 0].cpu()
     return ids.cpu() if ids.dtype in (torch.int32, torch.int64) else ids.long().cpu()

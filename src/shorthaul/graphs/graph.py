@@ -161,8 +161,8 @@ class RelationalGraph:
                     )
                 require_range(values, types[kind], f"{name} (in `{each}`)", f"nodes of `{kind}`")
                 column.append(values.to(dtype) + offsets[kind])
-            columns[2].append(torch.full((one.numel(),), number, dtype=dtype))
-        empty = [torch.empty(0, dtype=dtype)]
+            columns[2].append(torch.full((one.numel(),), number, dtype=dtype, device="cpu"))
+        empty = [torch.empty(0, dtype=dtype, device="cpu")]
         source, target, relation = (torch.cat(empty + column) for column in columns)
         require_names(node_names, sum(types.values()))
         counts = tuple(types.values())
@@ -355,11 +355,16 @@ class RelationalGraph:
     def _build_relation(self) -> tuple[torch.Tensor, ...]:
         relation, source, target = map(as_plain, (self.relation, self.source, self.target))
         if _is_sorted(relation):  # as it is with one, or with typed edges
-            numbers = torch.arange(self.num_relations + 1, dtype=relation.dtype)
+            numbers = torch.arange(self.num_relations + 1, dtype=relation.dtype, device="cpu")
             pointers = torch.searchsorted(
                 relation, numbers, out_int32=relation.dtype is torch.int32
             )
-            return pointers, torch.arange(self.num_edges, dtype=relation.dtype), source, target
+            return (
+                pointers,
+                torch.arange(self.num_edges, dtype=relation.dtype, device="cpu"),
+                source,
+                target,
+            )
         made: tuple[torch.Tensor, ...] = choose_builder().sort_relations(
             relation, source, target, self.num_relations
         )
@@ -394,8 +399,12 @@ class RelationalGraph:
         counts = dict(zip(self.node_types, self.nodes_per_type, strict=True))
         for end, nodes in (("source", self.source), ("target", self.target)):
             types = [getattr(each, f"{end}_type") for each in self.relations]
-            start = torch.tensor([starts[each] for each in types])[self.relation]
-            stop = torch.tensor([starts[each] + counts[each] for each in types])[self.relation]
+            start = torch.tensor([starts[each] for each in types], dtype=torch.int64, device="cpu")[
+                self.relation
+            ]
+            stop = torch.tensor(
+                [starts[each] + counts[each] for each in types], dtype=torch.int64, device="cpu"
+            )[self.relation]
             wrong = torch.nonzero((nodes < start) | (nodes >= stop))
             if wrong.numel():
                 edge = int(wrong[0])

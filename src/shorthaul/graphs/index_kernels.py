@@ -349,7 +349,7 @@ def find_pairs(
     kernel, dtype, count = _kernel(edges.dtype), edges.dtype, edges.numel()
     kinds = relation_pointers.numel() - 1
     chunks = max(1, min(torch.get_num_threads(), 4 * count // (kinds + 1)))
-    run_counts, edge_counts = torch.empty(2, chunks, kinds, dtype=dtype)
+    run_counts, edge_counts = torch.empty(2, chunks, kinds, dtype=dtype, device="cpu")
     pointers = torch.empty_like(relation_pointers)
     pairs = kernel.count_pairs(
         row_pointers, relations, relation_pointers, run_counts, edge_counts, pointers
@@ -374,7 +374,7 @@ def empty_columns(dtype: torch.dtype, sizes: Sequence[int]) -> list[torch.Tensor
     steps = [-(-size * dtype.itemsize // _ALIGNMENT_BYTES) * _ALIGNMENT_BYTES for size in sizes]
     total_bytes = sum(steps)
     if total_bytes < HUGE_PAGES_FROM_BYTES:
-        return [torch.empty(size, dtype=dtype) for size in sizes]
+        return [torch.empty(size, dtype=dtype, device="cpu") for size in sizes]
     columns, offset_bytes = [], 0
     with _take(total_bytes) as buffer:
         for size, step in zip(sizes, steps, strict=True):

@@ -122,7 +122,9 @@ class MiniBatchLoader:
         if self.shuffle:
             key = mix(mix(self.sampler.seed) ^ mix(number))
             generator = torch.Generator().manual_seed(key)
-            order = order[torch.randperm(order.shape[0], generator=generator)]
+            order = order[
+                torch.randperm(order.shape[0], generator=generator, dtype=torch.int64, device="cpu")
+            ]
         return EpochSamples(self.sampler, order, self.batch_size, len(self), number)
 
     def complete(self, sample: NeighbourSample) -> MiniBatch:
@@ -214,7 +216,7 @@ def _read_count(name: str, value: Any, least: int) -> int:
 
 def _read_seeds(graph: RelationalGraph, seeds: Any) -> torch.Tensor:
     if seeds is None:
-        return torch.arange(graph.num_nodes, dtype=graph.index_dtype)
+        return torch.arange(graph.num_nodes, dtype=graph.index_dtype, device="cpu")
     if isinstance(seeds, tuple) and len(seeds) == 2 and isinstance(seeds[0], str):
         of_type = graph.nodes_of(seeds[0])
         ids = read_numbers(seeds[1], "seeds")

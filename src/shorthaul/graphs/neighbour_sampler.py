@@ -72,8 +72,10 @@ class NeighbourSampler:
         widths = [len(each) for each in self.fan_outs]
         width = max(widths, default=1)
         padded = [[*each, *[0] * (width - len(each))] for each in self.fan_outs]
-        self._fans = torch.tensor(padded, dtype=torch.int64).reshape(len(padded), width)
-        self._widths = torch.tensor(widths, dtype=torch.int64)
+        self._fans = torch.tensor(padded, dtype=torch.int64, device="cpu").reshape(
+            len(padded), width
+        )
+        self._widths = torch.tensor(widths, dtype=torch.int64, device="cpu")
         self._numbers = itertools.count()
         self._idle: list[SamplingMemory] = []  # append and pop are atomic: no lock to fork with
         self._pool = BufferPool(NO_LIMIT_BYTES, why="sampled blocks")
@@ -131,7 +133,7 @@ class NeighbourSampler:
     ) -> NeighbourSample:
         hops = len(self.fan_outs)
         seed_rows = torch.empty_like(seeds)
-        counts = torch.empty(1 + 2 * hops, dtype=torch.int64)
+        counts = torch.empty(1 + 2 * hops, dtype=torch.int64, device="cpu")
         status = memory.kernel.sample(
             memory.address,
             *held,
@@ -159,7 +161,10 @@ class NeighbourSampler:
         """Hop by hop: read the targets' rows, draw, read the neighbours that were drawn, relabel."""
         kernel, sampler = memory.kernel, memory.address
         key = _as_signed(self._key_of(number))
-        seed_rows, targets = torch.empty_like(seeds), torch.empty(2, dtype=torch.int64)
+        seed_rows, targets = (
+            torch.empty_like(seeds),
+            torch.empty(2, dtype=torch.int64, device="cpu"),
+        )
         hops = len(self.fan_outs)
         counts = [self._require_sampled(kernel.start(sampler, seeds, seed_rows, hops, threads))]
         for hop, fan in enumerate(self.fan_outs):
@@ -284,7 +289,7 @@ class NeighbourSampler:
     def _allocate(self, count: int) -> torch.Tensor:
         dtype = self.graph.index_dtype
         if count * dtype.itemsize < _POOLED_FROM_BYTES:
-            return torch.empty(count, dtype=dtype)
+            return torch.empty(count, dtype=dtype, device="cpu")
         return self._pool.take(count * dtype.itemsize).tensor(dtype, (count,))
 
     def __getstate__(self) -> dict[str, Any]:

@@ -35,9 +35,13 @@ class NodeNames(Sequence[str]):
     def of(cls, names: Sequence[str]) -> NodeNames:
         """The same names, packed."""
         encoded = [name.encode() for name in names]
-        lengths = torch.tensor([0, *map(len, encoded)], dtype=torch.int64)
+        lengths = torch.tensor([0, *map(len, encoded)], dtype=torch.int64, device="cpu")
         joined = bytearray(b"".join(encoded))
-        text = torch.frombuffer(joined, dtype=torch.uint8) if joined else torch.empty(0).byte()
+        text = (
+            torch.frombuffer(joined, dtype=torch.uint8)
+            if joined
+            else torch.empty(0, dtype=torch.uint8, device="cpu")
+        )
         return cls(text, lengths.cumsum(0))
 
     def __len__(self) -> int:

@@ -38,11 +38,16 @@ def find_pairs(
     """The distinct (relation, row) pairs of edges that come by row, then by relation."""
     order = torch.argsort(relations, stable=True)
     node, kind, pair_edges = _row_numbers(row_pointers)[order], relations[order], edges[order]
-    begins = torch.ones(edges.numel(), dtype=torch.bool)
+    begins = torch.ones(edges.numel(), dtype=torch.bool, device="cpu")
     begins[1:] = (node[1:] != node[:-1]) | (kind[1:] != kind[:-1])
     edge_to_pair = torch.empty_like(edges)
     edge_to_pair[pair_edges.long()] = (torch.cumsum(begins, 0) - 1).to(edges.dtype)
-    firsts = torch.cat([torch.nonzero(begins)[:, 0], torch.tensor([edges.numel()])])
+    firsts = torch.cat(
+        [
+            torch.nonzero(begins)[:, 0],
+            torch.tensor([edges.numel()], dtype=torch.int64, device="cpu"),
+        ]
+    )
     pointers = _count_before(kind[begins], relation_pointers.numel() - 1)
     return PairColumns(pointers, node[begins], edge_to_pair, firsts.to(edges.dtype), pair_edges)
 
@@ -55,10 +60,12 @@ def find_outside(values: torch.Tensor, limit: int) -> int | None:
 
 def _count_before(keys: torch.Tensor, rows: int) -> torch.Tensor:
     counts = torch.bincount(keys, minlength=rows)
-    return torch.cat([torch.zeros(1, dtype=torch.int64), torch.cumsum(counts, 0)]).to(keys.dtype)
+    return torch.cat([torch.zeros(1, dtype=torch.int64, device="cpu"), torch.cumsum(counts, 0)]).to(
+        keys.dtype
+    )
 
 
 def _row_numbers(pointers: torch.Tensor) -> torch.Tensor:
     """The row of each item, from where the rows begin."""
-    rows = torch.arange(pointers.numel() - 1, dtype=pointers.dtype)
+    rows = torch.arange(pointers.numel() - 1, dtype=pointers.dtype, device="cpu")
     return torch.repeat_interleave(rows, pointers.diff())

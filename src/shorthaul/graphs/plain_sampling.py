@@ -92,7 +92,7 @@ def sample_plainly(
                 taken = draw(stream, stop - start, fan_out, replace=replace)
                 hop.positions.extend(start + each for each in taken)
             hop.pointers.append(len(hop.positions))
-        taken_positions = torch.tensor(hop.positions, dtype=index.pointers.dtype)
+        taken_positions = torch.tensor(hop.positions, dtype=index.pointers.dtype, device="cpu")
         for source in index.sources[taken_positions].tolist():
             hop.sources.append(rows.setdefault(source, len(rows)))
         hops.append(hop)
@@ -106,14 +106,16 @@ def _find_runs(
 
     Whatever is read of the index is read once for all nodes: it may lie on disk.
     """
-    ids = torch.tensor(nodes, dtype=index.pointers.dtype)
+    ids = torch.tensor(nodes, dtype=index.pointers.dtype, device="cpu")
     both = index.pointers[torch.stack([ids, ids + 1], dim=1).flatten()].view(-1, 2)
     rows = [(start, stop) for start, stop in both.tolist()]
     if len(fan) == 1:
         yield from ([(start, stop, fan[0])] for start, stop in rows)
         return
     positions = [at for start, stop in rows for at in range(start, stop)]
-    relations = iter(index.relations[torch.tensor(positions, dtype=ids.dtype)].tolist())
+    relations = iter(
+        index.relations[torch.tensor(positions, dtype=ids.dtype, device="cpu")].tolist()
+    )
     for start, stop in rows:
         runs = []
         for relation, members in itertools.groupby(itertools.islice(relations, stop - start)):

@@ -163,16 +163,18 @@ def measure_multiply_adds() -> Rates:
     threads = kernel_threads()
 
     def best_rate(threads: int) -> float:
-        sums = torch.zeros(
-            threads
-        )  # one for each thread that the kernel shall use: where it starts
+        # One for each thread that the kernel shall use: where it starts.
+        sums = torch.zeros(threads, dtype=torch.float32, device="cpu")
         rates: list[float] = []
         for function, steps in zip(functions, all_steps, strict=True):
             operations = function(sums, steps)
             rates.append(operations / _best_seconds(functools.partial(function, sums, steps)))
         return max(rates)
 
-    all_steps = [choose_steps(functools.partial(each, torch.zeros(1))) for each in functions]
+    all_steps = [
+        choose_steps(functools.partial(each, torch.zeros(1, dtype=torch.float32, device="cpu")))
+        for each in functions
+    ]
     return Rates(best_rate(1), best_rate(threads), threads)
 
 
@@ -180,7 +182,7 @@ def measure_memory(stream_bytes: int) -> MemoryRates:
     """Bytes per second of copying and of reading `stream_bytes`, which no cache can hold."""
     kernel = load_kernel(emit_stream_source())
     threads = kernel_threads()
-    source = torch.ones(stream_bytes // 8, dtype=torch.int64)
+    source = torch.ones(stream_bytes // 8, dtype=torch.int64, device="cpu")
     target = torch.zeros_like(source)
 
     def copy(threads: int) -> float:

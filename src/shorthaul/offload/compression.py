@@ -341,7 +341,7 @@ def _pack_pieces(content: torch.Tensor, element_bytes: int, mode: int) -> list[B
         if mode == _LZ4
         else module.ZstdCompressor(level=1).compress
     )
-    planes = torch.empty(min(_PIECE_BYTES, content.numel()), dtype=torch.uint8)
+    planes = torch.empty(min(_PIECE_BYTES, content.numel()), dtype=torch.uint8, device="cpu")
     pieces: list[Buffer] = []
     for piece in _pieces_of(content):
         own = planes[: piece.numel()]

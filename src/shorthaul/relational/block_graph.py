@@ -49,14 +49,14 @@ def graph_of_columns(
     dtype, num_targets = sources.dtype, pointers.shape[0] - 1
     degrees = pointers.diff().long()
     targets = torch.repeat_interleave(
-        torch.arange(num_targets, dtype=dtype), degrees, output_size=sources.shape[0]
+        torch.arange(num_targets, dtype=dtype, device="cpu"), degrees, output_size=sources.shape[0]
     )
     rest = pointers[-1:].expand(num_nodes - num_targets)  # sources that are no targets hear nothing
     index = TargetIndex(
         torch.cat([pointers, rest]),
         sources,
         relations,
-        torch.arange(sources.shape[0], dtype=dtype),
+        torch.arange(sources.shape[0], dtype=dtype, device="cpu"),
     )
     names = tuple(Relation(NODE, f"{EDGE}_{number}", NODE) for number in range(num_relations))
     return RelationalGraph(

@@ -239,7 +239,11 @@ class CompiledFunction:
             graph = graph_of_block(graph, count_relations(self, tensors))
         topology = on_device(Topology.of(graph, num_targets), device_of(tensors))
         values = prepare_arguments(program, topology, tensors)
-        seed = int(torch.randint(2**62, ())) if training and self.has_dropout else 0
+        seed = (
+            int(torch.randint(2**62, (), dtype=torch.int64, device="cpu"))
+            if training and self.has_dropout
+            else 0
+        )
         needing: tuple[str, ...] = ()
         if torch.is_grad_enabled():
             needing = tuple(name for name, value in values.items() if value.requires_grad)

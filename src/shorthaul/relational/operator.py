@@ -188,7 +188,11 @@ def _forward(*arguments: Any) -> list[torch.Tensor]:
     gradients = tuple(made.function.input_names[each] for each in wanted)
     outputs, saved = made.run(gradients)
     outputs = return_results(made.program, made.topology, outputs)
-    token = make_token((made, gradients, saved)) if gradients else torch.tensor([_NOTHING])
+    token = (
+        make_token((made, gradients, saved))
+        if gradients
+        else torch.tensor([_NOTHING], dtype=torch.int64, device="cpu")
+    )
     return [*_own_memory(outputs, call[0]), token]
 
 
@@ -334,7 +338,11 @@ def record_call(
     wanted: list[int] = []
     if torch.is_grad_enabled():
         wanted = [number for number, each in enumerate(values) if each.requires_grad]
-    seed = torch.randint(2**62, ()) if training and function.has_dropout else None
+    seed = (
+        torch.randint(2**62, (), dtype=torch.int64, device="cpu")
+        if training and function.has_dropout
+        else None
+    )
     results = relational_forward.overload(
         values,
         traced.tensors,

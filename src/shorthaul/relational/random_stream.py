@@ -15,14 +15,20 @@ _MASK = 0xFFFFFFFF
 
 def start_state(seed: int, stream: int) -> int:
     """What the elements of one stream are mixed with."""
-    return int(_mix(torch.tensor((seed ^ (seed >> 32)) + stream * GOLDEN & _MASK)))
+    return int(
+        _mix(
+            torch.tensor(
+                (seed ^ (seed >> 32)) + stream * GOLDEN & _MASK, dtype=torch.int64, device="cpu"
+            )
+        )
+    )
 
 
 def keep_mask(
     rows: int, width: int, probability: float, stream: int, seed: int, like: torch.Tensor
 ) -> torch.Tensor:
     """0 with `probability`, else 1 / (1 - probability), for `rows * width` elements."""
-    element = torch.arange(rows * width, device=like.device)
+    element = torch.arange(rows * width, device=like.device, dtype=torch.int64)
     mixed = _mix((element * GOLDEN & _MASK) ^ start_state(seed, stream))
     kept = mixed >= int(probability * 2**32)
     return kept.to(like.dtype) * (1.0 / (1.0 - probability) if probability < 1 else 0.0)

@@ -64,7 +64,7 @@ class Topology:
         pointers = rows.pointers[:]
         degrees = (pointers[1:] - pointers[:-1]).to(torch.int64)
         targets = torch.repeat_interleave(
-            torch.arange(graph.num_nodes, dtype=graph.index_dtype), degrees
+            torch.arange(graph.num_nodes, dtype=graph.index_dtype, device="cpu"), degrees
         )
         ordered = RelationalGraph(
             graph.node_types,
@@ -74,7 +74,7 @@ class Topology:
             targets,
             rows.relations[:],
         )
-        numbers = torch.arange(ordered.num_edges, dtype=graph.index_dtype)
+        numbers = torch.arange(ordered.num_edges, dtype=graph.index_dtype, device="cpu")
         ordered._indexes["target"] = TargetIndex(
             pointers, ordered.source, ordered.relation, numbers
         )
@@ -117,7 +117,7 @@ class Topology:
         if "edge_places" not in self._kept:
             ids = self.edge_ids.long()
             places = torch.empty_like(ids)
-            places[ids] = torch.arange(ids.numel(), device=ids.device)
+            places[ids] = torch.arange(ids.numel(), device=ids.device, dtype=torch.int64)
             self._kept["edge_places"] = places
         found: torch.Tensor = self._kept["edge_places"]
         return found
@@ -148,10 +148,12 @@ class Topology:
         key = ("chunks", space, fine, way)
         if key not in self._kept:
             rows = self.rows(space)
-            work = torch.arange(rows + 1, dtype=torch.int64)
+            work = torch.arange(rows + 1, dtype=torch.int64, device="cpu")
             if fine is not None and way is not None:
                 work = work + self.members(fine, way).pointers.to(torch.int64)
-            cuts = torch.arange(0, int(work[-1]) + CHUNK_WORK, CHUNK_WORK)
+            cuts = torch.arange(
+                0, int(work[-1]) + CHUNK_WORK, CHUNK_WORK, dtype=torch.int64, device="cpu"
+            )
             found = torch.unique(torch.searchsorted(work, cuts).clamp(max=rows))
             self._kept[key] = found.to(self.graph.index_dtype)
         chunks: torch.Tensor = self._kept[key]
@@ -174,8 +176,10 @@ class Topology:
             sizes = pointers[1:] - pointers[:-1]
             counts = (sizes + rows_per_tile - 1) // rows_per_tile
             first = torch.cat([counts.new_zeros(1), counts.cumsum(0)])
-            owner = torch.repeat_interleave(torch.arange(len(counts)), counts)
-            within = torch.arange(len(owner)) - first[owner]
+            owner = torch.repeat_interleave(
+                torch.arange(len(counts), dtype=torch.int64, device="cpu"), counts
+            )
+            within = torch.arange(len(owner), dtype=torch.int64, device="cpu") - first[owner]
             begin = pointers[owner] + within * rows_per_tile
             limits = torch.cat([begin, pointers[-1:]])
             dtype = self.graph.index_dtype
@@ -188,7 +192,9 @@ class Topology:
         key = ("buckets", fine, way, limits)
         if key not in self._kept:
             pointers = self.members(fine, way).pointers.to(torch.int64)
-            bucket = torch.bucketize(pointers[1:] - pointers[:-1], torch.tensor(limits))
+            bucket = torch.bucketize(
+                pointers[1:] - pointers[:-1], torch.tensor(limits, dtype=torch.int64, device="cpu")
+            )
             self._kept[key] = tuple(
                 torch.nonzero(bucket == number).flatten().to(self.graph.index_dtype)
                 for number in range(len(limits) + 1)
@@ -199,7 +205,7 @@ class Topology:
     def _find_way(self, fine: Space, way: str) -> torch.Tensor:
         dtype = self.graph.index_dtype
         if way == "all":
-            return torch.zeros(self.rows(fine), dtype=dtype)
+            return torch.zeros(self.rows(fine), dtype=dtype, device="cpu")
         if fine in sides.SPACES:
             return sides.find_way(self, fine, way)
         if fine is Space.EDGE:
@@ -210,14 +216,14 @@ class Topology:
         if fine is Space.RELATION:
             return self._find_types(way)
         if way == "type":
-            limits = torch.tensor(self.graph.node_offsets[1:])
-            nodes = torch.arange(self.rows(fine))
+            limits = torch.tensor(self.graph.node_offsets[1:], dtype=torch.int64, device="cpu")
+            nodes = torch.arange(self.rows(fine), dtype=torch.int64, device="cpu")
             return torch.bucketize(nodes, limits, right=True).to(dtype)
         pairs = self.graph.pairs(_side(fine.value))
         if way == "node":
             return pairs.nodes[:]
         counts = (pairs.pointers[1:] - pairs.pointers[:-1]).to(torch.int64)
-        return torch.repeat_interleave(torch.arange(len(counts), dtype=dtype), counts)
+        return torch.repeat_interleave(torch.arange(len(counts), dtype=dtype, device="cpu"), counts)
 
     def _sort_way(self, fine: Space, way: str, by: str) -> torch.Tensor:
         found, order = self.way(fine, way), self.members(fine, by).rows
@@ -232,14 +238,14 @@ class Topology:
         ]
         if way.startswith("and_"):
             types = [number * len(at) + each for number, each in enumerate(types)]
-        return torch.tensor(types, dtype=self.graph.index_dtype)
+        return torch.tensor(types, dtype=self.graph.index_dtype, device="cpu")
 
     def _find_members(self, fine: Space, way: str) -> Members:
         dtype = self.graph.index_dtype
         if way == "all":
-            return Members(torch.tensor([0, self.rows(fine)], dtype=dtype), None)
+            return Members(torch.tensor([0, self.rows(fine)], dtype=dtype, device="cpu"), None)
         if way == "type":
-            limits = torch.tensor(self.graph.node_offsets, dtype=dtype)
+            limits = torch.tensor(self.graph.node_offsets, dtype=dtype, device="cpu")
             return Members(limits.clamp(max=self.rows(fine)), None)
         if fine in sides.SPACES:
             return self._sort_members(fine, way)

@@ -23,7 +23,7 @@ def empty_rows(shape: tuple[int, ...], dtype: torch.dtype, is_output: bool) -> t
     """An uninitialised tensor; what leaves the layer is never pooled memory."""
     size_bytes = prod(shape) * dtype.itemsize
     if is_output or size_bytes < POOLED_BYTES:
-        return torch.empty(shape, dtype=dtype)
+        return torch.empty(shape, dtype=dtype, device="cpu")
     return _pool().take(size_bytes).tensor(dtype, shape)
 
 

@@ -155,7 +155,7 @@ class Buffer:
                 f"{needed_bytes:,} bytes, but the buffer has {self.length_bytes:,}"
             )
         if needed_bytes == 0:
-            return torch.empty(tuple(shape), dtype=dtype)
+            return torch.empty(tuple(shape), dtype=dtype, device="cpu")
         flat = torch.frombuffer(self.memory, dtype=dtype, count=count, offset=offset_bytes)
         return flat if len(shape) == 1 else flat.view(tuple(shape))
 

@@ -65,7 +65,7 @@ def _require_same(values: torch.Tensor, flat: torch.Tensor, start: int) -> None:
     """Compare what the device and the host read, from byte `start` of the table on."""
     # An operator, not a copy: copies are made by another engine, which may read where kernels cannot.
     seen = (flat[:PROBE_BYTES] ^ 0).cpu()
-    host = torch.empty(0, dtype=torch.uint8).set_(
+    host = torch.empty(0, dtype=torch.uint8, device="cpu").set_(
         values.untyped_storage(),
         int(values.storage_offset()) * values.element_size() + start,
         (len(seen),),

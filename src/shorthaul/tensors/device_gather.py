@@ -146,7 +146,11 @@ class DeviceGather:
             return _hand_out(reduced, device, None)
         # Ids are checked by the kernel: here only their kind and number matter, not what they are.
         require_reduction(
-            table, pointers.cpu(), torch.empty(ids.shape, dtype=ids.dtype), op, weights
+            table,
+            pointers.cpu(),
+            torch.empty(ids.shape, dtype=ids.dtype, device="cpu"),
+            op,
+            weights,
         )
         _count(table, ids.shape[0], device)
         with _current(device):
@@ -301,7 +305,7 @@ def _gather_and_copy(
     if device.type != "cuda" or not torch.cuda.is_available():
         return _hand_out(table.gather(ids.cpu()), device, out)
     shape = (len(ids), *table.row_shape)
-    staging = torch.empty(shape, dtype=table.dtype, pin_memory=True)
+    staging = torch.empty(shape, dtype=table.dtype, pin_memory=True, device="cpu")
     table.gather(ids.cpu(), out=staging)
     record_move("memory", device.type, staging.nbytes, "rows copied")
     if out is None:

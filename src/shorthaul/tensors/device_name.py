@@ -54,5 +54,5 @@ def _empty(size: Any, *, dtype: Any = None, memory_format: Any = None, **_: Any)
 
 def _empty_strided(size: Any, stride: Any, *, dtype: Any = None, **_: Any) -> UnifiedTensor:
     made = unified_empty(0, dtype=dtype)
-    plain = torch.empty_strided(tuple(size), tuple(stride), dtype=made.dtype)
+    plain = torch.empty_strided(tuple(size), tuple(stride), dtype=made.dtype, device="cpu")
     return UnifiedTensor._of_memory(plain, made._traits)

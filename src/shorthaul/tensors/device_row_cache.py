@@ -46,8 +46,8 @@ def plan_hot_rows(uses: torch.Tensor, *, budget_bytes: int, row_bytes: int) -> H
     count = min(len(uses), max(0, budget_bytes) // max(1, row_bytes))
     most_used = torch.sort(uses, descending=True, stable=True).indices[:count]
     hot_ids = torch.sort(most_used).values
-    slots = torch.full((len(uses),), NOT_CACHED, dtype=torch.int32)
-    slots[hot_ids] = torch.arange(count, dtype=torch.int32)
+    slots = torch.full((len(uses),), NOT_CACHED, dtype=torch.int32, device="cpu")
+    slots[hot_ids] = torch.arange(count, dtype=torch.int32, device="cpu")
     return HotRowPlan(hot_ids, slots)
 
 

@@ -145,7 +145,9 @@ class DiskTable(RowTable):
         for start in range(0, len(ids), step):
             rows = self._gather_stored(whole[start : start + step])
             own = result[start : start + step]
-            host_kernels.gather_linear(rows, torch.arange(len(own)), weight, bias, own)
+            host_kernels.gather_linear(
+                rows, torch.arange(len(own), dtype=torch.int64, device="cpu"), weight, bias, own
+            )
         return result if out is None else out
 
     def scatter_(self, ids: torch.Tensor, rows: torch.Tensor) -> None:
@@ -159,7 +161,7 @@ class DiskTable(RowTable):
 
     def read(self, start: int, stop: int) -> torch.Tensor:
         """Rows `start` to `stop`, read now."""
-        return self.gather(torch.arange(start, stop))
+        return self.gather(torch.arange(start, stop, dtype=torch.int64, device="cpu"))
 
     def expect(self, ids: torch.Tensor) -> None:
         """Tell the cache that a later gather, after those told before, will ask for `ids`."""
@@ -216,7 +218,9 @@ class DiskTable(RowTable):
         def widen() -> torch.Tensor:
             scales = None if self._scales is None else self._scales[whole]
             rows = StoredRows(stored, self.dtype, scales)
-            host_kernels.gather(rows, torch.arange(len(stored)), result)
+            host_kernels.gather(
+                rows, torch.arange(len(stored), dtype=torch.int64, device="cpu"), result
+            )
             return handed_out
 
         return DiskTicket(self._read_into(whole, stored, priority), widen)
@@ -259,7 +263,7 @@ class DiskTable(RowTable):
         """All of them, four bytes a row: reading each beside its row would double the requests."""
         if layout is None:
             return None
-        scales = torch.empty(layout.shape[0], dtype=torch.float32)
+        scales = torch.empty(layout.shape[0], dtype=torch.float32, device="cpu")
         if len(scales):
             self.engine.read(self.file, layout.offset_bytes, scales, why="scales of rows").wait()
         return scales
@@ -322,7 +326,7 @@ class _Reading:
         self, table: DiskTable, ids: torch.Tensor, out: torch.Tensor, priority: Priority
     ) -> None:
         self.table, self.out, self.priority = table, out, priority
-        wanted = torch.arange(len(ids))
+        wanted = torch.arange(len(ids), dtype=torch.int64, device="cpu")
         if table.cache is not None:
             ids, wanted = self._copy_hits(table.cache, ids, wanted)
         self.plan: RowPlan = plan_rows(

@@ -37,7 +37,9 @@ def row_gradient(
     ids = plain_ids(ids.cpu(), shape[0]).long()
     gradient = gradient.cpu()  # the table is in host memory, and so is its gradient
     if sparse:
-        return torch.sparse_coo_tensor(ids[None], gradient, shape, check_invariants=False)
+        return torch.sparse_coo_tensor(
+            ids[None], gradient, shape, dtype=gradient.dtype, device="cpu", check_invariants=False
+        )
     width = shape[1:].numel()
     if gradient.dtype not in FLOATING or 0 in shape:
         return gradient.new_zeros(shape).index_add(0, ids, gradient)
@@ -140,7 +142,9 @@ class GatherReduce(torch.autograd.Function):
         if device.type == "cpu" and ctx.op != "max" and isinstance(ctx.table, HostTable):
             return _share_out_on_host(ctx, gradient)
         counts = pointers.to(device).diff().long()
-        segments = torch.repeat_interleave(torch.arange(len(counts), device=device), counts)
+        segments = torch.repeat_interleave(
+            torch.arange(len(counts), device=device, dtype=torch.int64), counts
+        )
         if ctx.op == "mean":
             shape = (-1, *[1] * (gradient.dim() - 1))
             gradient = gradient / counts.clamp(min=1).to(gradient.dtype).view(shape)
@@ -180,7 +184,13 @@ def _share_out_on_host(ctx: Any, gradient: torch.Tensor) -> Gradients:
         )
         if ctx.sparse:
             to_table = torch.sparse_coo_tensor(
-                unique[None], rows, whole.shape, check_invariants=False, is_coalesced=True
+                unique[None],
+                rows,
+                whole.shape,
+                dtype=rows.dtype,
+                device="cpu",
+                check_invariants=False,
+                is_coalesced=True,
             )
         else:
             to_table = gradient.new_zeros(whole.shape).index_copy_(0, unique, rows)

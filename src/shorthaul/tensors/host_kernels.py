@@ -92,7 +92,7 @@ def multiply_rows(
         pointers.long().contiguous(),
         gradient.contiguous(),
     )
-    out = torch.empty(len(ids), dtype=plain_rows.sum_dtype(rows.dtype))
+    out = torch.empty(len(ids), dtype=plain_rows.sum_dtype(rows.dtype), device="cpu")
     wrong = _sums(rows.values.dtype, rows.dtype).multiply_rows(
         *_table(rows, ids),
         pointers.data_ptr(),
@@ -130,7 +130,7 @@ def gather_linear(
     tile_rows = choose_tile_rows(rows.width * summed.itemsize)
     padded_outputs = len(weight) + MOST_PANEL_OUTPUTS
     workspace_values = (padded_outputs + kernel_threads() * tile_rows) * (rows.width + 1)
-    workspace = torch.empty(workspace_values, dtype=summed)
+    workspace = torch.empty(workspace_values, dtype=summed, device="cpu")
     wrong = _products(rows.values.dtype, rows.dtype).multiply_matrix(
         *_table(rows, ids),
         weight.data_ptr(),

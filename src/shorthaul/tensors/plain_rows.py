@@ -45,8 +45,10 @@ def gather_reduce(
     if weights is not None:
         taken = taken * weights.to(summed)[:, None]
     counts = pointers.diff().long()
-    segments = torch.repeat_interleave(torch.arange(len(counts)), counts)
-    out = torch.zeros(len(counts), rows.width, dtype=summed)
+    segments = torch.repeat_interleave(
+        torch.arange(len(counts), dtype=torch.int64, device="cpu"), counts
+    )
+    out = torch.zeros(len(counts), rows.width, dtype=summed, device="cpu")
     if op == "max":
         spread = segments[:, None].expand_as(taken)
         out.scatter_reduce_(0, spread, taken, "amax", include_self=False)
@@ -66,9 +68,11 @@ def gather_linear(
 
 def scatter(rows: StoredRows, ids: torch.Tensor, values: torch.Tensor) -> None:
     """Write `values` over the rows that `ids` name; of repeated ids the last one wins."""
-    last = torch.full((rows.rows,), -1)
+    last = torch.full((rows.rows,), -1, dtype=torch.int64, device="cpu")
     # Positions ascend, so the largest of a row is its last.
-    last.scatter_reduce_(0, ids.long(), torch.arange(len(ids)), "amax")
+    last.scatter_reduce_(
+        0, ids.long(), torch.arange(len(ids), dtype=torch.int64, device="cpu"), "amax"
+    )
     written = (last >= 0).nonzero()[:, 0]
     rows.values[written] = values[last[written]].to(rows.values.dtype)
 
@@ -84,7 +88,9 @@ def multiply_rows(
     """For each id, the scalar product of its row and the gradient of its segment."""
     summed = sum_dtype(rows.dtype)
     counts = pointers.diff().long()
-    segments = torch.repeat_interleave(torch.arange(len(counts)), counts)
+    segments = torch.repeat_interleave(
+        torch.arange(len(counts), dtype=torch.int64, device="cpu"), counts
+    )
     taken = gather(rows, ids).to(summed).reshape(len(ids), rows.width)
     products = (taken * gradient.reshape(-1, rows.width).to(summed)[segments]).sum(1)
     return products / counts[segments] if is_mean else products

@@ -91,8 +91,8 @@ def quantise(source: RowTable | torch.Tensor, kind: Quantisation) -> QuantisedTa
     """
     table = source if isinstance(source, RowTable) else HostTable(source)
     stored = getattr(torch, _require_kind(kind))
-    values = torch.empty(table.shape, dtype=stored)
-    scales = torch.empty(table.rows) if kind == "int8" else None
+    values = torch.empty(table.shape, dtype=stored, device="cpu")
+    scales = torch.empty(table.rows, dtype=torch.float32, device="cpu") if kind == "int8" else None
     largest, total, before_bytes = 0.0, 0.0, 0
     for start, stop in _chunks(table):
         part = quantise_rows(table.read(start, stop), kind, first_row=start)
@@ -124,7 +124,11 @@ def quantise_rows(rows: torch.Tensor, kind: Quantisation, *, first_row: int = 0)
     wide = rows.float()
     _require_finite(wide, kind, first_row)
     flat = wide.reshape(len(rows), rows.shape[1:].numel())
-    largest = flat.abs().amax(1) if flat.shape[1] else torch.zeros(len(rows))
+    largest = (
+        flat.abs().amax(1)
+        if flat.shape[1]
+        else torch.zeros(len(rows), dtype=torch.float32, device="cpu")
+    )
     scales = largest / _LARGEST_INT8
     # A row of zeros has scale 0; dividing by 1 instead leaves its zeros.
     divisors = torch.where(scales == 0, 1.0, scales)

@@ -32,7 +32,7 @@ def empty_rows(shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
             )
         except (WaitTimeoutError, BufferBudgetError):
             pass  # everything is lent out: the caller keeps many results, which is its right
-    return torch.empty(tuple(shape), dtype=dtype)
+    return torch.empty(tuple(shape), dtype=dtype, device="cpu")
 
 
 @functools.lru_cache(maxsize=1)

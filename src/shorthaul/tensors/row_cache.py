@@ -92,7 +92,7 @@ class RowCache:
     def __init__(
         self, policy: Policy | torch.Tensor, *, budget_bytes: int | str, row_bytes: int
     ) -> None:
-        hot_ids = torch.empty(0, dtype=torch.int64)
+        hot_ids = torch.empty(0, dtype=torch.int64, device="cpu")
         if isinstance(policy, torch.Tensor):
             hot_ids, policy_name = policy.cpu().long().contiguous(), "static"
         else:
@@ -125,7 +125,7 @@ class RowCache:
     def look_up(self, ids: torch.Tensor) -> torch.Tensor:
         """The slot of each id, or -1 where it is missing."""
         if self._plain is not None:
-            return torch.tensor(self._plain.look_up(ids.tolist()), dtype=torch.int64)
+            return torch.tensor(self._plain.look_up(ids.tolist()), dtype=torch.int64, device="cpu")
         slots = torch.empty_like(ids)
         _kernel().cache_look_up(self._address, ids.data_ptr(), len(ids), slots.data_ptr())
         return slots
@@ -133,7 +133,7 @@ class RowCache:
     def admit(self, ids: torch.Tensor) -> torch.Tensor:
         """The slot for each missing id, or -1 where it gets none."""
         if self._plain is not None:
-            return torch.tensor(self._plain.admit(ids.tolist()), dtype=torch.int64)
+            return torch.tensor(self._plain.admit(ids.tolist()), dtype=torch.int64, device="cpu")
         slots = torch.empty_like(ids)
         _kernel().cache_admit(self._address, ids.data_ptr(), len(ids), slots.data_ptr())
         return slots

@@ -34,7 +34,9 @@ def reduce_gradient_rows(
     and not negative. Each row is summed in the order of the ids, whatever the threads.
     """
     counts = pointers.diff().long()
-    segments = torch.repeat_interleave(torch.arange(len(counts)), counts)
+    segments = torch.repeat_interleave(
+        torch.arange(len(counts), dtype=torch.int64, device="cpu"), counts
+    )
     order = torch.argsort(ids, stable=True)
     unique, uses = torch.unique_consecutive(ids[order], return_counts=True)
     row_pointers = torch.cat([uses.new_zeros(1), uses.cumsum(0)])

@@ -69,7 +69,9 @@ class RowRange(RowTable):
         part = self.span[start:stop]
         if part.step == 1:
             return self.table.read(part.start, part.stop)
-        return self.table.gather(torch.arange(part.start, part.stop, part.step))
+        return self.table.gather(
+            torch.arange(part.start, part.stop, part.step, dtype=torch.int64, device="cpu")
+        )
 
     def prefetch(self, ids: torch.Tensor) -> GatherTicket:
         """Start gathering, and return a ticket for the rows."""

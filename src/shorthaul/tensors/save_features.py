@@ -174,7 +174,11 @@ class _Rows:
             )
         if kind == "npy":
             return npy_header(self.path, self.shape, self.stored), []
-        scales = torch.cat([torch.empty(0), *self._scales]) if self.quantise == "int8" else None
+        scales = (
+            torch.cat([torch.empty(0, dtype=torch.float32, device="cpu"), *self._scales])
+            if self.quantise == "int8"
+            else None
+        )
         if kind == "safetensors":
             seen = self.seen if self.quantise is not None else None
             header = safetensors_header(self.shape, self.stored, seen, scales)

@@ -57,7 +57,7 @@ class SharedBlock:
         """A tensor that shares the memory and keeps it mapped; `offset` counts elements."""
         count = self.length_bytes // dtype.itemsize
         if count == 0:
-            return torch.empty(tuple(shape), dtype=dtype)
+            return torch.empty(tuple(shape), dtype=dtype, device="cpu")
         flat = torch.frombuffer(self._mapping, dtype=dtype, count=count)
         if strides is None:
             return flat[offset : offset + math.prod(shape)].view(tuple(shape))

@@ -238,7 +238,7 @@ class HostTable(RowTable):
         """Rows `start` to `stop`: a view, or widened rows when the table is quantised."""
         if not self.stored.is_widened:
             return self.stored.values[start:stop]
-        return self.gather(torch.arange(start, stop))
+        return self.gather(torch.arange(start, stop, dtype=torch.int64, device="cpu"))
 
     def prefetch(self, ids: torch.Tensor) -> GatherTicket:
         """A ticket for rows that are gathered now."""

@@ -78,7 +78,7 @@ def unified_empty(
     dtype = dtype or torch.get_default_dtype()
     traits = Traits(propagate=propagate, sparse_grad=sparse_grad)
     if not shared:
-        return UnifiedTensor._of_memory(torch.empty(sizes, dtype=dtype), traits)
+        return UnifiedTensor._of_memory(torch.empty(sizes, dtype=dtype, device="cpu"), traits)
     block = SharedBlock(sizes.numel() * dtype.itemsize)
     traits = Traits(propagate=propagate, sparse_grad=sparse_grad, block=block)
     return UnifiedTensor._of_memory(block.tensor(dtype, sizes), traits)

@@ -212,8 +212,12 @@ class UnifiedTensor(torch.Tensor):
             raise RowArgumentError(
                 "scatter_", "called under torch.no_grad() on a table that requires grad", "without"
             )
-        values = torch.as_tensor(rows[0])
-        values = values.plain() if isinstance(values, UnifiedTensor) else values.detach().cpu()
+        values = torch.as_tensor(
+            rows[0],
+            dtype=None if isinstance(rows[0], torch.Tensor | np.ndarray) else self.dtype,
+            device="cpu",
+        )
+        values = values.plain() if isinstance(values, UnifiedTensor) else values.detach()
         self._table.scatter_(as_ids(ids).cpu(), values)
         if self.has_memory:
             torch.autograd.graph.increment_version(self)
@@ -289,7 +293,8 @@ class UnifiedTensor(torch.Tensor):
         if not self.has_memory:
             raise self._refusal("numpy")
         if self.requires_grad and not force:
-            return torch.empty(0, requires_grad=True).numpy()  # torch's own error
+            refusing = torch.empty(0, requires_grad=True, dtype=torch.float32, device="cpu")
+            return refusing.numpy()  # torch's own error
         array = self.plain().numpy()
         if self.is_read_only:
             array.flags.writeable = False
@@ -465,7 +470,7 @@ def as_ids(ids: Any) -> torch.Tensor:
         return ids.plain()
     if isinstance(ids, torch.Tensor):
         return ids
-    found = torch.as_tensor(ids if isinstance(ids, np.ndarray) else [*ids])
+    found = torch.as_tensor(ids if isinstance(ids, np.ndarray) else [*ids], device="cpu")
     return found.long() if found.numel() == 0 else found
 
 

@@ -43,7 +43,9 @@ class PlainConvolution:
         index = graph.by_relation()
         self.sources, self.targets = index.sources.long(), index.targets.long()
         self.counts = index.pointers.diff().tolist()
-        relations = torch.arange(len(self.counts)).repeat_interleave(torch.tensor(self.counts))
+        relations = torch.arange(
+            len(self.counts), dtype=torch.int64, device="cpu"
+        ).repeat_interleave(torch.tensor(self.counts, dtype=torch.int64, device="cpu"))
         _, pairs, sizes = torch.unique(
             relations * graph.num_nodes + self.targets, return_inverse=True, return_counts=True
         )

@@ -64,8 +64,8 @@ def run_sample(elements: int = 100_000) -> SampleRun:
     """Compile (or find) the sample, run it on all threads and compare it with PyTorch."""
     kernel = load_kernel(emit_scaled_sum())
     # Whole numbers below 2**24 are exact in float32, so the results must be equal to the last bit.
-    x = torch.arange(elements, dtype=torch.float32)
-    y = torch.arange(elements, dtype=torch.float32).flip(0)
+    x = torch.arange(elements, dtype=torch.float32, device="cpu")
+    y = torch.arange(elements, dtype=torch.float32, device="cpu").flip(0)
     out = torch.full_like(x, torch.nan)
     kernel.scaled_sum(x, y, 3.0, out)
     return SampleRun(kernel, torch.equal(out, 3 * x + y), elements)

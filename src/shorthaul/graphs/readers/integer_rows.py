@@ -150,9 +150,13 @@ def read_integer_rows(
     if not can_use_kernels("reading lines of numbers"):
         return _read_plainly(path, columns, has_header, strict)
     kept = [name for name in columns if name is not None]
-    slots = torch.tensor([-1 if name is None else kept.index(name) for name in columns])
-    pieces = [torch.empty(len(kept), 0, dtype=torch.int64)]
-    report = torch.zeros(6, dtype=torch.int64)
+    slots = torch.tensor(
+        [-1 if name is None else kept.index(name) for name in columns],
+        dtype=torch.int64,
+        device="cpu",
+    )
+    pieces = [torch.empty(len(kept), 0, dtype=torch.int64, device="cpu")]
+    report = torch.zeros(6, dtype=torch.int64, device="cpu")
     for number, whole in enumerate(read_line_blocks(path, block_bytes)):
         block = whole
         if number == 0 and has_header:
@@ -161,7 +165,7 @@ def read_integer_rows(
             report[1] += 1
         # A field takes two bytes at least, with what parts it from the next.
         most_rows = block.numel() // (2 * len(columns)) + 1
-        rows = torch.empty(len(kept), most_rows, dtype=torch.int64)
+        rows = torch.empty(len(kept), most_rows, dtype=torch.int64, device="cpu")
         before = int(report[0])
         _kernel().read_rows(block, slots, strict, rows, report)
         if strict and int(report[2]):
@@ -188,7 +192,9 @@ def _read_plainly(
             malformed.append(number)
     note_skipped(path, len(malformed), malformed[0] if malformed else 0)
     width = sum(name is not None for name in columns)
-    return IntegerRows(torch.tensor(rows, dtype=torch.int64).reshape(-1, width), len(malformed))
+    return IntegerRows(
+        torch.tensor(rows, dtype=torch.int64, device="cpu").reshape(-1, width), len(malformed)
+    )
 
 
 def _describe(report: list[int], columns: Sequence[str | None]) -> str:

@@ -275,7 +275,8 @@ class _Reader:
         self.address = self.kernel.open_reader()
         if not self.address:
             raise MemoryError(f"{path}: no memory for a reader")
-        self.report = torch.zeros(2, dtype=torch.int64)  # the first malformed line and its column
+        # The first malformed line and its column.
+        self.report = torch.zeros(2, dtype=torch.int64, device="cpu")
         self.problem = 0
 
     def read(self, block: torch.Tensor) -> _Reader:
@@ -331,12 +332,17 @@ def _read_side_by_side(
 
 
 def _copy_out(reader: _Reader, index_dtype: torch.dtype | None) -> RelationalGraph:
-    sizes = torch.empty(7, dtype=torch.int64)
+    sizes = torch.empty(7, dtype=torch.int64, device="cpu")
     reader.kernel.read_sizes(reader.address, sizes)
     triples, nodes, node_bytes, relations, relation_bytes, malformed, _ = sizes.tolist()
-    source, target, relation = (torch.empty(triples, dtype=torch.int64) for _ in range(3))
+    source, target, relation = (
+        torch.empty(triples, dtype=torch.int64, device="cpu") for _ in range(3)
+    )
     node_names, relation_names = (
-        NodeNames(torch.empty(text, dtype=torch.uint8), torch.empty(count + 1, dtype=torch.int64))
+        NodeNames(
+            torch.empty(text, dtype=torch.uint8, device="cpu"),
+            torch.empty(count + 1, dtype=torch.int64, device="cpu"),
+        )
         for text, count in ((node_bytes, nodes), (relation_bytes, relations))
     )
     reader.kernel.copy_out(
@@ -364,7 +370,9 @@ def _read_plainly(
         if strict:
             raise GraphFileError(path, found.malformed[0], "is no triple.")
         note_skipped(path, len(found.malformed), found.malformed[0])
-    source, relation, target = torch.tensor(found.triples, dtype=torch.int64).reshape(-1, 3).t()
+    source, relation, target = (
+        torch.tensor(found.triples, dtype=torch.int64, device="cpu").reshape(-1, 3).t()
+    )
     return RelationalGraph.from_edges(
         source,
         target,

@@ -257,7 +257,7 @@ class Run(PlanRun):
             assert work.way is not None
             tiles = self.topology.tiles(work.fine, work.way, ROWS_PER_OUTER_TILE)
             count = tiles.owners.numel()
-            every = torch.arange(count + 1, dtype=self.plan.index_dtype)
+            every = torch.arange(count + 1, dtype=self.plan.index_dtype, device="cpu")
             arguments = [every, count, tiles.limits]
             arguments.append(self.topology.members(work.fine, work.way).rows)
             wide = WIDE.get(self.plan.dtype, self.plan.dtype)

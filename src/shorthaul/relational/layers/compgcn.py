@@ -181,10 +181,10 @@ def _find_directions(graph: RelationalGraph, like: torch.Tensor) -> dict[str, to
 
     def make() -> dict[str, torch.Tensor]:
         half = graph.num_relations // 2
-        direction = torch.zeros(graph.num_relations, 2)
+        direction = torch.zeros(graph.num_relations, 2, dtype=like.dtype, device="cpu")
         direction[:half, 0] = direction[half:, 1] = 1
         places = 2 * graph.target.long() + (graph.relation >= half)
-        counts = torch.zeros(2 * graph.num_nodes, dtype=torch.float64)
+        counts = torch.zeros(2 * graph.num_nodes, dtype=torch.float64, device="cpu")
         counts = counts.index_add(0, places, torch.ones_like(places, dtype=torch.float64))
         roots = torch.where(counts > 0, counts.rsqrt(), 0).view(-1, 2)
         return {"direction": direction.to(like), "roots": roots.to(like)}
@@ -197,13 +197,13 @@ def _find_directions(graph: RelationalGraph, like: torch.Tensor) -> dict[str, to
 def _fourier_matrices(width: int) -> tuple[torch.Tensor, torch.Tensor]:
     """`x @ there` is the spectrum of a real x, real parts then imaginary ones; `@ back` undoes it."""
     count = width // 2 + 1
-    frequency = torch.arange(count, dtype=torch.float64)
-    place = torch.arange(width, dtype=torch.float64)
+    frequency = torch.arange(count, dtype=torch.float64, device="cpu")
+    place = torch.arange(width, dtype=torch.float64, device="cpu")
     # The remainder first: large products would lose the angle's last digits.
     angle = 2 * math.pi * (torch.outer(place, frequency) % width) / width
     there = torch.cat([angle.cos(), -angle.sin()], 1)
     # A frequency stands for its mirror image, too, but for the first and, if even, the last.
-    images = torch.full((count,), 2.0, dtype=torch.float64)
+    images = torch.full((count,), 2.0, dtype=torch.float64, device="cpu")
     images[0] = 1
     if width % 2 == 0:
         images[-1] = 1

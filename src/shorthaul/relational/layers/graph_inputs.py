@@ -103,7 +103,7 @@ def find_typed_graph(
     if torch.compiler.is_compiling():
         return _trace_typed(edges, nodes_per_type, relations)
     given = tuple(each for each in relations if each in edges)
-    empty = torch.empty(2, 0, dtype=torch.int64)
+    empty = torch.empty(2, 0, dtype=torch.int64, device="cpu")
 
     def make() -> RelationalGraph:
         return RelationalGraph.from_typed_edges(
@@ -177,7 +177,7 @@ def _trace_edges(form: str, edges: Any, edge_type: Any, num_nodes: int, num_rela
 
 
 def _trace_typed(edges: Any, nodes_per_type: Mapping[str, int], relations: Any) -> Any:
-    empty = torch.empty(2, 0, dtype=torch.int64)
+    empty = torch.empty(2, 0, dtype=torch.int64, device="cpu")
     tensors = [edges.get(each, empty) for each in relations]
     counts = tuple(nodes_per_type.values())
     num_edges = sum([each.shape[1] for each in tensors])
@@ -188,7 +188,7 @@ def _trace_typed(edges: Any, nodes_per_type: Mapping[str, int], relations: Any) 
 def _find_dgl(edges: Any, edge_type: Any, num_relations: int) -> _Found:
     """DGL puts another index in a graph that is changed: the index is what is kept for."""
     if edge_type is not None and not isinstance(edge_type, torch.Tensor):
-        edge_type = torch.as_tensor(edge_type)
+        edge_type = torch.as_tensor(edge_type, device="cpu")
 
     def make() -> RelationalGraph:
         if len(edges.canonical_etypes) > 1:

@@ -189,7 +189,10 @@ def find_paths(graph: Any) -> Any:
         for each in graph.relations:
             shifts.append(total - starts[each.target_type])
             total += counts[each.target_type]
-        target = graph.target.long() + torch.tensor(shifts)[graph.relation.long()]
+        target = (
+            graph.target.long()
+            + torch.tensor(shifts, dtype=torch.int64, device="cpu")[graph.relation.long()]
+        )
         return RelationalGraph.from_edges(
             graph.source,
             target,

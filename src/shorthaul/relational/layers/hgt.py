@@ -150,7 +150,11 @@ class HGTConv(nn.Module):
         x_dict, graph = read_typed_input(
             x_dict, edge_index_dict, self.metadata, every_relation=True
         )
-        chosen = torch.tensor([self.edge_types.index(tuple(each)) for each in graph.relations])
+        chosen = torch.tensor(
+            [self.edge_types.index(tuple(each)) for each in graph.relations],
+            dtype=torch.int64,
+            device="cpu",
+        )
         priors = torch.stack([self.p_rel["__".join(each)][0] for each in self.edge_types])
         tensors = {
             "k_rel": self._by_relation(self.k_rel.weight)[chosen],

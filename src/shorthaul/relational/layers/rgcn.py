@@ -183,7 +183,9 @@ class RGCNConv(nn.Module):
     ) -> torch.Tensor:
         """Features (or None or numbers of nodes, for a table of embeddings), edges, relations."""
         if x is None or (isinstance(x, torch.Tensor) and x.dtype in (torch.int32, torch.int64)):
-            numbers = x if x is not None else torch.arange(self.width)
+            numbers = (
+                x if x is not None else torch.arange(self.width, dtype=torch.int64, device="cpu")
+            )
             found = read_input(numbers, edge_index, edge_type, self.num_relations)
             return self._forward_numbers(found, is_all=x is None)
         found = read_input(x, edge_index, edge_type, self.num_relations)
