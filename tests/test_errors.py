@@ -157,11 +157,27 @@ GOLDEN: dict[ShorthaulError, str] = {
         "/dev/shm is a tmpfs: what is written there stays in memory.\n"
         "  Give a directory on a disk, set SHORTHAUL_SCRATCH, or pass `allow_memory=True`."
     ),
-    SpoolFullError(Path("/scratch"), 44_237_291_520, 2**30): (
-        "activations need 41.2 GiB (44,237,291,520 bytes), but "
-        "/scratch has 1.0 GiB (1,073,741,824 bytes) for them.\n"
+    SpoolFullError(
+        Path("/scratch"), 2**30, used_bytes=2**32, free_bytes=2**29, reserve_bytes=2**26
+    ): (
+        "activations need 1.0 GiB (1,073,741,824 bytes) in one piece besides the 4.0 GiB that they "
+        "use, but /scratch has 512.0 MiB (536,870,912 bytes) free, of which 64.0 MiB are left for "
+        "others.\n"
         "  Lower the batch size, raise `minimum_bytes`, or give another directory.\n"
-        "  `sh.offload.plan(model, batch)` shows this before training."
+        "  `sh.offload.plan(model, batch)` shows what a step writes before training."
+    ),
+    SpoolFullError(
+        Path("/scratch"),
+        2**20,
+        used_bytes=0,
+        free_bytes=2**40,
+        reserve_bytes=2**26,
+        refusal="Disk quota exceeded",
+    ): (
+        "activations need 1.0 MiB (1,048,576 bytes) in one piece besides the 0 B that they use, but "
+        "/scratch does not give them: Disk quota exceeded.\n"
+        "  Lower the batch size, raise `minimum_bytes`, or give another directory.\n"
+        "  `sh.offload.plan(model, batch)` shows what a step writes before training."
     ),
     OffloadBudgetError(2**21, 2**20, "by one layer"): (
         "the budget of 1.0 MiB (1,048,576 bytes) is too small: "

@@ -274,12 +274,28 @@ class TemporaryFileSystemError(ShorthaulError, ValueError):
 class SpoolFullError(ShorthaulError, OSError):
     """The scratch directory has no room for the activations of a step."""
 
-    def __init__(self, directory: Path, needed_bytes: int, available_bytes: int) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        needed_bytes: int,
+        *,
+        used_bytes: int,
+        free_bytes: int,
+        reserve_bytes: int,
+        refusal: str | None = None,
+    ) -> None:
+        if refusal is not None:
+            there_is = f"does not give them: {refusal}"
+        else:
+            there_is = (
+                f"has {format_bytes(free_bytes)} ({free_bytes:,} bytes) free, of which "
+                f"{format_bytes(reserve_bytes)} are left for others"
+            )
         self.message = (
-            f"activations need {format_bytes(needed_bytes)} ({needed_bytes:,} bytes), but "
-            f"{directory} has {format_bytes(available_bytes)} ({available_bytes:,} bytes) for them.\n"
+            f"activations need {format_bytes(needed_bytes)} ({needed_bytes:,} bytes) in one piece "
+            f"besides the {format_bytes(used_bytes)} that they use, but {directory} {there_is}.\n"
             "  Lower the batch size, raise `minimum_bytes`, or give another directory.\n"
-            "  `sh.offload.plan(model, batch)` shows this before training."
+            "  `sh.offload.plan(model, batch)` shows what a step writes before training."
         )
         super().__init__(errno_codes.ENOSPC, self.message, os.fspath(directory))
 

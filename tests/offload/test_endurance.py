@@ -5,6 +5,7 @@ import json
 import logging
 import math
 import os
+import shutil
 import threading
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shorthaul.errors import EnduranceError
+from shorthaul.fallbacks import taken_fallbacks
 from shorthaul.offload.endurance import (
     Device,
     Endurance,
@@ -227,3 +229,78 @@ def test_a_file_system_without_a_drive_is_known_by_its_device_number(tmp_path: P
 
 def test_the_drive_of_this_machine_is_found(tmp_path: Path) -> None:
     assert identify_device(tmp_path).key
+
+
+def test_the_daily_limit_begins_again_at_midnight(tmp_path: Path) -> None:
+    calendar = Calendar()
+    limit = WearLimit(Endurance(daily_bytes=100), WriteLedger(DRIVE, tmp_path, calendar))
+    limit.note_written(90)
+    assert limit.refusal(20) is not None
+    calendar.day += datetime.timedelta(days=1)
+    assert limit.left_bytes == 100
+    assert limit.refusal(20) is None
+    limit.note_written(30)
+    assert limit.left_bytes == 70
+    limit.save()
+    assert limit.ledger.read().by_day == {"2024-05-01": 90, "2024-05-02": 30}
+
+
+def test_a_count_that_cannot_be_saved_goes_on_in_memory_and_that_is_said(tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    state.write_text("a file where the directory should be")
+    limit = WearLimit(Endurance(), WriteLedger(DRIVE, state))
+    limit.note_written(WearLimit.SYNC_BYTES)
+    limit.note_written(5)
+    assert limit.save().total_bytes == WearLimit.SYNC_BYTES + 5
+    assert any(str(state) in each.what for each in taken_fallbacks())
+    state.unlink()
+    assert limit.save().total_bytes == WearLimit.SYNC_BYTES + 5
+    assert limit.ledger.read().total_bytes == WearLimit.SYNC_BYTES + 5
+
+
+def test_a_limit_that_was_asked_for_is_held_to_without_the_file_and_refused_before(
+    tmp_path: Path,
+) -> None:
+    state = tmp_path / "state"
+    limit = WearLimit(Endurance(daily_bytes=100), WriteLedger(DRIVE, state))
+    shutil.rmtree(state)
+    state.write_text("in the way")
+    limit.note_written(70)
+    limit.save()
+    assert limit.left_bytes == 30
+    with pytest.raises(EnduranceError, match="cannot be counted"):
+        WearLimit(Endurance(daily_bytes=100), WriteLedger(DRIVE, state))
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_forked_child_counts_only_what_it_wrote_itself(tmp_path: Path) -> None:
+    limit = WearLimit(Endurance(), WriteLedger(DRIVE, tmp_path))
+    limit.note_written(1000)
+    children = []
+    for _ in range(4):
+        child = os.fork()
+        if child == 0:
+            limit.note_written(1)
+            limit.save()
+            os._exit(0)
+        children.append(child)
+    for child in children:
+        assert os.waitpid(child, 0)[1] == 0
+    assert limit.save().total_bytes == 1004
+
+
+def test_a_limit_that_is_used_up_is_said_once_a_day(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    calendar = Calendar()
+    limit = WearLimit(Endurance(daily_bytes=100), WriteLedger(DRIVE, tmp_path, calendar))
+    assert limit.refusal(100) is None
+    for _ in range(3):
+        assert "today's writes" in str(limit.refusal(101))
+    assert [each.message for each in caplog.records] == [
+        "endurance: activations stay in memory until midnight UTC: of the 100 B that may be written "
+        "to nvme0n1 per day 100 B are left, and 101 B were to be written"
+    ]
+    calendar.day += datetime.timedelta(days=1)
+    limit.refusal(101)
+    assert len(caplog.records) == 2

@@ -1,8 +1,13 @@
 from __future__ import annotations
 
+import gc
+import threading
+from pathlib import Path
+
 import pytest
 import torch
 
+from shorthaul.errors import EngineUnavailableError
 from shorthaul.fallbacks import taken_fallbacks
 from shorthaul.offload.opening import offload_activations, open_pool
 from shorthaul.offload.policy import OffloadAll, OffloadChosen, OffloadPlanned, OffloadPrefix
@@ -53,6 +58,50 @@ def test_the_error_of_lossy_gradients_is_measured_and_reported(tmp_path):
     assert torch.equal(torch.get_rng_state(), state)
     exact = offload_activations(tmp_path, minimum_bytes=1024, compress="mask")
     assert exact.measure_gradient_error(step, model) == 0
+
+
+@pytest.mark.parametrize(
+    "knobs",
+    [
+        {"minimum_bytes": "much"},
+        {"memory": "much"},
+        {"endurance": {"daily": "much"}},
+        {"spread": "wide"},
+        {"compress": "zip"},
+        {"directory": ["DIRECTORY", "/dev/shm"]},
+        {"engine": "none such"},
+        {"directory": []},
+        {"directory": "DIRECTORY/missing"},
+    ],
+    ids=str,
+)
+def test_refused_knobs_leave_nothing_open(knobs, tmp_path):
+    given = knobs.get("directory", "DIRECTORY")
+    given = [given] if isinstance(given, str) else given
+    directory = [each.replace("DIRECTORY", str(tmp_path)) for each in given]
+
+    def refuse() -> None:
+        with pytest.raises((ValueError, OSError, EngineUnavailableError)):
+            offload_activations(**{**knobs, "directory": directory})
+
+    def held() -> tuple[int, int]:
+        return len(list(Path("/proc/self/fd").iterdir())), threading.active_count()
+
+    refuse()
+    gc.collect()
+    gc.disable()  # what is closed must not wait for the garbage collector
+    try:
+        before = held()
+        for _ in range(5):
+            refuse()
+        assert held() == before
+    finally:
+        gc.enable()
+
+
+def test_an_empty_list_of_directories_is_refused_by_name():
+    with pytest.raises(ValueError, match="directory must be a directory or several"):
+        offload_activations([])
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")

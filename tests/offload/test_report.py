@@ -31,3 +31,23 @@ def test_a_report_tells_people_and_machines_the_same(tmp_path):
     as_json = json.loads(json.dumps(report.to_dict()))
     assert as_json["counts"]["offloaded"] == report.counts.offloaded
     assert as_json["counts"]["peak_saved_bytes"] >= as_json["counts"]["peak_live_bytes"] > 0
+
+
+def test_why_tensors_were_left_alone_is_counted_in_json_too(tmp_path):
+    layer = torch.nn.Linear(64, 64)
+    with sh.offload_activations(tmp_path, minimum_bytes=1024) as offload:
+        for _ in range(3):
+            layer(torch.randn(64, 64, requires_grad=True)).sum().backward()
+    report = offload.report()
+    as_json = json.loads(json.dumps(report.to_dict()))
+    assert as_json["counts"]["left_alone"] == dict(report.counts.left_alone)
+    assert as_json["counts"]["left_alone"]["parameter"] > 1
+
+
+def test_a_report_stays_as_it_was_when_it_was_asked_for(tmp_path):
+    x = torch.randn(64, 64, requires_grad=True)
+    with sh.offload_activations(tmp_path, minimum_bytes=1024) as offload:
+        before = offload.report()
+        (x * 2).sin().sum().backward()
+    assert before.counts.offloaded == 0
+    assert offload.report().counts.offloaded == 1

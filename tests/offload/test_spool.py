@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 
 import pytest
@@ -7,9 +8,17 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from shorthaul.errors import SpoolFullError
+from shorthaul.errors import SpoolFullError, StorageError
 from shorthaul.offload import spool as spool_module
-from shorthaul.offload.spool import BLOCK_BYTES, FreeExtents, Spool, SpoolSet, read_file_system
+from shorthaul.offload.spool import (
+    BLOCK_BYTES,
+    GROWTH_BYTES,
+    RESERVE_BYTES,
+    FreeExtents,
+    Spool,
+    SpoolSet,
+    read_file_system,
+)
 
 
 class ExtentMachine(RuleBasedStateMachine):
@@ -80,19 +89,44 @@ def test_slots_are_whole_blocks_and_reused(tmp_path):
 
 
 def test_a_full_file_system_says_how_much_is_needed_and_there(tmp_path, monkeypatch):
-    monkeypatch.setattr(Spool, "_available_bytes", lambda self: 10 * BLOCK_BYTES)
+    free_bytes = RESERVE_BYTES + 10 * BLOCK_BYTES
+    monkeypatch.setattr(Spool, "_free_bytes", lambda self: free_bytes)
     spool = Spool(tmp_path)
     slot = spool.take(10 * BLOCK_BYTES)
-    monkeypatch.setattr(Spool, "_available_bytes", lambda self: 0)
+    free_bytes = RESERVE_BYTES // 2
     with pytest.raises(SpoolFullError) as caught:
         spool.take(5 * BLOCK_BYTES)
-    assert str(caught.value) == (
-        f"activations need 60.0 KiB (61,440 bytes), but {tmp_path} has 40.0 KiB (40,960 bytes) "
-        "for them.\n"
-        "  Lower the batch size, raise `minimum_bytes`, or give another directory.\n"
-        "  `sh.offload.plan(model, batch)` shows this before training."
+    assert str(caught.value).splitlines()[0] == (
+        "activations need 20.0 KiB (20,480 bytes) in one piece besides the 40.0 KiB that they use, "
+        f"but {tmp_path} has 32.0 MiB (33,554,432 bytes) free, of which 64.0 MiB are left for "
+        "others."
     )
     spool.give(slot)
+    spool.close()
+
+
+def test_a_file_system_that_gives_less_than_it_shows_is_quoted(tmp_path, monkeypatch):
+    spool = Spool(tmp_path)
+
+    def refuse(length_bytes):
+        raise StorageError("reserve", tmp_path, 0, length_bytes, errno.EDQUOT)
+
+    monkeypatch.setattr(spool.file, "reserve", refuse)
+    with pytest.raises(SpoolFullError, match="does not give them: Disk quota exceeded"):
+        spool.take(BLOCK_BYTES)
+    spool.close()
+
+
+def test_a_spool_goes_on_where_the_process_goes_and_when_its_directory_goes(tmp_path, monkeypatch):
+    (tmp_path / "scratch").mkdir()
+    monkeypatch.chdir(tmp_path)
+    spool = Spool(Path("scratch"))
+    monkeypatch.chdir("/")
+    first = spool.take(BLOCK_BYTES)
+    (tmp_path / "scratch").rmdir()
+    second = spool.take(2 * GROWTH_BYTES)
+    assert first.file is second.file
+    assert spool.directory == tmp_path / "scratch"
     spool.close()
 
 
@@ -112,12 +146,12 @@ def test_turns_skip_a_full_drive_and_stripes_take_nothing_from_it(tmp_path):
     for place in places:
         place.mkdir()
     turns = SpoolSet(places)
-    turns.spools[0]._available_bytes = lambda: 0  # type: ignore[method-assign]
+    turns.spools[0]._free_bytes = lambda: 0  # type: ignore[method-assign]
     files = {turns.take(BLOCK_BYTES)[0].file for _ in range(3)}
     assert files == {turns.spools[1].file}
     turns.close()
     stripes = SpoolSet(places, spread="stripes")
-    stripes.spools[1]._available_bytes = lambda: 0  # type: ignore[method-assign]
+    stripes.spools[1]._free_bytes = lambda: 0  # type: ignore[method-assign]
     with pytest.raises(SpoolFullError):
         stripes.take(4 * BLOCK_BYTES)
     assert stripes.used_bytes == 0

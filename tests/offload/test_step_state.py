@@ -24,6 +24,22 @@ def test_gradients_and_random_state_come_back():
     assert torch.equal(torch.rand(3), drawn)
 
 
+def test_the_buffers_of_a_module_come_back_and_those_that_stayed_keep_their_version():
+    module = nn.Sequential(nn.BatchNorm1d(3), nn.BatchNorm1d(3).eval())
+    module.register_buffer("scale", torch.tensor([0.0, float("nan")]))
+    before = {name: each.clone() for name, each in module.state_dict().items()}
+    state, scale = StepState(module), module.scale
+    versions = [each._version for each in module[1].buffers()]
+    module(torch.randn(8, 3))
+    module.scale = torch.ones(2)
+    assert not torch.equal(module[0].running_mean, before["0.running_mean"])
+    state.restore()
+    for name, each in module.state_dict().items():
+        assert each.numpy().tobytes() == before[name].numpy().tobytes(), name
+    assert module.scale is scale
+    assert [each._version for each in module[1].buffers()] == versions
+
+
 def test_the_error_of_gradients_is_relative_to_all_of_them_together():
     exact = [torch.tensor([3.0]), torch.tensor([4.0])]
     assert gradient_error(exact, exact) == 0

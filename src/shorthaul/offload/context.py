@@ -306,7 +306,7 @@ class ActivationOffload(contextlib.ContextDecorator):
             per_day = estimate_bytes_per_day(self.store.counts.written_bytes, elapsed)
             codec = self.store.payloads.codec
             return OffloadReport(
-                counts=self.store.counts,
+                counts=self.store.counts.copy(),
                 live_bytes=self.store.live_bytes,
                 disk_bytes=self.store.used_slots_bytes,
                 small_count=self._small_count,

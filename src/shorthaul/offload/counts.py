@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import collections
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 
 @dataclass
@@ -36,3 +36,7 @@ class Counts:
     stall_seconds: float = 0.0  # waited for the disk
     worst_activation_error: float = 0.0  # of those that a lossy codec packed and that were compared
     left_alone: collections.Counter[str] = field(default_factory=collections.Counter)
+
+    def copy(self) -> Counts:
+        """The counts as they are now."""
+        return replace(self, left_alone=self.left_alone.copy())

@@ -29,14 +29,16 @@ import json
 import logging
 import math
 import os
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from shorthaul.errors import EnduranceError
+from shorthaul.fallbacks import note_fallback
 from shorthaul.settings import settings
-from shorthaul.units import parse_bytes
+from shorthaul.units import format_bytes, parse_bytes
 from shorthaul.whole_file import whole_file
 
 _log = logging.getLogger("shorthaul")
@@ -201,13 +203,14 @@ class WriteLedger:
         digest = hashlib.sha256(device.key.encode()).hexdigest()[:16]
         self.path = self.directory / f"{digest}.json"
 
-    def read(self) -> Written:
-        """What has been counted so far."""
-        return self._read() if self.path.exists() else Written()
+    @property
+    def today(self) -> str:
+        """The date in UTC, as counts are kept by it."""
+        return self._now().date().isoformat()
 
     def written_today_bytes(self) -> int:
         """What has been counted since midnight UTC."""
-        return self.read().by_day.get(self._today(), 0)
+        return self.read().by_day.get(self.today, 0)
 
     def seconds_left_today(self) -> float:
         """How long until midnight UTC; at least a second."""
@@ -215,31 +218,29 @@ class WriteLedger:
         midnight = datetime.datetime.combine(now.date(), datetime.time(), now.tzinfo)
         return max(1.0, SECONDS_PER_DAY - (now - midnight).total_seconds())
 
-    def add(self, written_bytes: int) -> Written:
-        """Count bytes that have been written; returns the new count."""
+    def add(self, written_bytes: int, day: str | None = None) -> Written:
+        """Count bytes that have been written, by default today; returns the new count."""
         if written_bytes < 0:
             raise EnduranceError(f"bytes written cannot be negative, got {written_bytes}.")
         with self._locked():
             before = self.read()
-            today = self._today()
+            day = day or self.today
             by_day = dict(before.by_day)
-            by_day[today] = by_day.get(today, 0) + written_bytes
+            by_day[day] = by_day.get(day, 0) + written_bytes
             recent = dict(sorted(by_day.items())[-_REMEMBERED_DAYS:])
             after = Written(before.total_bytes + written_bytes, recent)
             self._replace(after)
         return after
 
-    def _today(self) -> str:
-        return self._now().date().isoformat()
-
-    def _read(self) -> Written:
+    def read(self) -> Written:
+        """What has been counted so far; what cannot be understood is set aside."""
         try:
             content = json.loads(self.path.read_text())
             by_day = {str(day): int(count) for day, count in content["by_day"].items()}
             return Written(int(content["total_bytes"]), by_day)
         except FileNotFoundError:
-            return Written()  # set aside by another process, a moment ago
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            return Written()
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
             aside = self.path.with_suffix(".damaged")
             with contextlib.suppress(FileNotFoundError):
                 self.path.replace(aside)
@@ -278,26 +279,53 @@ class WearLimit:
 
     The ledger on disk is brought up to date after every `SYNC_BYTES`, on demand, and when the
     process ends: often enough for a daily limit, seldom enough to cost nothing. It is never written
-    from a finaliser, which might run inside the very code that writes it.
+    from a finaliser, which might run inside the very code that writes it. Where it cannot be
+    written, the count goes on in memory, which is noted as a fallback; a daily limit that could not
+    be counted from the start is refused.
     """
 
     SYNC_BYTES = 256 * 2**20
 
     def __init__(self, endurance: Endurance, ledger: WriteLedger) -> None:
         self.endurance, self.ledger = endurance, ledger
-        self._left_bytes = endurance.bytes_left_today(ledger.written_today_bytes())
+        self._saved = Written()  # what the ledger held last
+        self._tried_bytes = 0  # unsaved when the ledger was last tried in vain
+        self._told_on = ""  # the day on which it was last said that the limit is used up
+        try:
+            self._saved = ledger.read() if endurance.daily_bytes is None else ledger.add(0)
+        except OSError as error:
+            if endurance.daily_bytes is not None:
+                raise EnduranceError(
+                    "endurance daily: what is written per day cannot be counted in "
+                    f"{ledger.directory} ({error.strerror}). Set SHORTHAUL_STATE to a directory "
+                    "that can be written to, or leave out `daily`."
+                ) from error
 
     @property
     def left_bytes(self) -> int | None:
         """What may still be written today; `None` without a limit."""
-        if self._left_bytes is None:
+        if self.endurance.daily_bytes is None:
             return None
-        return max(0, self._left_bytes - _unsaved_bytes.get(self.ledger.path, 0))
+        today = self.ledger.today
+        unsaved_bytes = _unsaved_bytes.get(self.ledger.path, {}).get(today, 0)
+        return self.endurance.bytes_left_today(self._saved.by_day.get(today, 0) + unsaved_bytes)
 
-    def allows(self, length_bytes: int) -> bool:
-        """Whether so many bytes may still be written today."""
+    def refusal(self, length_bytes: int) -> str | None:
+        """Why so many bytes may not be written today, logged once a day; `None` when they may."""
         left_bytes = self.left_bytes
-        return left_bytes is None or length_bytes <= left_bytes
+        if left_bytes is None or length_bytes <= left_bytes:
+            return None
+        if self._told_on != self.ledger.today:
+            self._told_on = self.ledger.today
+            _log.warning(
+                "endurance: activations stay in memory until midnight UTC: of the %s that may be "
+                "written to %s per day %s are left, and %s were to be written",
+                format_bytes(self.endurance.daily_bytes or 0),
+                self.ledger.device.name,
+                format_bytes(left_bytes),
+                format_bytes(length_bytes),
+            )
+        return "today's writes are used up"
 
     def limits_per_step(self, step_seconds: float) -> tuple[int | None, ...]:
         """What one step may write, the strictest limit first; `None` without a limit.
@@ -313,28 +341,53 @@ class WearLimit:
 
     def note_written(self, written_bytes: int) -> None:
         """So many bytes have been written."""
-        path = self.ledger.path
+        path, today = self.ledger.path, self.ledger.today
         _ledgers[path] = self.ledger
-        _unsaved_bytes[path] = _unsaved_bytes.get(path, 0) + written_bytes
-        if _unsaved_bytes[path] >= self.SYNC_BYTES:
+        by_day = _unsaved_bytes.setdefault(path, {})
+        by_day[today] = by_day.get(today, 0) + written_bytes
+        if sum(by_day.values()) - self._tried_bytes >= self.SYNC_BYTES:
             self.save()
 
     def save(self) -> Written:
-        """Bring the ledger up to date; returns what it holds, with what others added."""
-        unsaved_bytes = _unsaved_bytes.pop(self.ledger.path, 0)
-        written = self.ledger.add(unsaved_bytes) if unsaved_bytes else self.ledger.read()
-        self._left_bytes = self.endurance.bytes_left_today(self.ledger.written_today_bytes())
-        return written
+        """Bring the ledger up to date; returns what is counted, with what others added."""
+        path = self.ledger.path
+        try:
+            self._saved = _save_unsaved(self.ledger) or self.ledger.read()
+            self._tried_bytes = 0
+        except OSError as error:
+            note_fallback(
+                f"the count of bytes written in {self.ledger.directory}",
+                "what this process counts itself",
+                f"the file cannot be written ({error.strerror})",
+            )
+        unsaved = _unsaved_bytes.get(path, {})
+        self._tried_bytes = sum(unsaved.values())
+        by_day = Counter(self._saved.by_day) + Counter(unsaved)
+        return Written(self._saved.total_bytes + self._tried_bytes, by_day)
 
 
-# Written by this process and not yet in a ledger, by the ledger's path.
-_unsaved_bytes: dict[Path, int] = {}
+# Written by this process and not yet in a ledger, by the ledger's path and by day.
+_unsaved_bytes: dict[Path, dict[str, int]] = {}
 _ledgers: dict[Path, WriteLedger] = {}
+
+
+def _save_unsaved(ledger: WriteLedger) -> Written | None:
+    """Add what is not in a ledger yet; what cannot be added stays."""
+    unsaved, written = _unsaved_bytes.get(ledger.path, {}), None
+    for day, unsaved_bytes in list(unsaved.items()):
+        written = ledger.add(unsaved_bytes, day)
+        unsaved[day] -= unsaved_bytes
+        if not unsaved[day]:
+            del unsaved[day]
+    return written
 
 
 @atexit.register
 def _save_all() -> None:
-    for path, unsaved_bytes in list(_unsaved_bytes.items()):
-        _unsaved_bytes.pop(path, None)
+    for path in list(_unsaved_bytes):
         with contextlib.suppress(OSError):  # a test's directory may be gone by now
-            _ledgers[path].add(unsaved_bytes)
+            _save_unsaved(_ledgers[path])
+
+
+# What the parent wrote is the parent's to count.
+os.register_at_fork(after_in_child=_unsaved_bytes.clear)

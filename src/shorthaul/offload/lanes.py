@@ -114,8 +114,9 @@ class WriteLane:
 
     def take_slots(self, length_bytes: int) -> Slots | None:
         """Room on disk; `None` where today's writes are used up or the disk takes no more."""
-        if self._wear is not None and not self._wear.allows(length_bytes):
-            self._counts.left_alone["today's writes are used up"] += 1
+        worn = None if self._wear is None else self._wear.refusal(length_bytes)
+        if worn is not None:
+            self._counts.left_alone[worn] += 1
             return None
         if self.refusal is None:
             try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -83,6 +84,11 @@ def offload_activations(
     if directory is None:
         directory = settings.scratch_directory
     given = [directory] if isinstance(directory, str | os.PathLike) else list(directory)
+    if not given:
+        raise ValueError(
+            "directory must be a directory or several, got an empty list; leave it out for the "
+            "scratch setting"
+        )
     budget_bytes = None if budget is None else parse_bytes(budget)
     in_flight_bytes = parse_bytes(DEFAULT_IN_FLIGHT_BYTES if in_flight is None else in_flight)
     prefetch_bytes = parse_bytes(DEFAULT_PREFETCH_BYTES if prefetch is None else prefetch)
@@ -96,34 +102,40 @@ def offload_activations(
         pool_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     is_automatic = compress == "auto"
     codec = None if compress is None or is_automatic else choose_codec(compress)
+    minimum_bytes, packed_limit_bytes = parse_bytes(minimum_bytes), parse_bytes(memory)
     wear = WearLimit(Endurance.parse(endurance), WriteLedger(identify_device(given[0])))
 
-    def open_lane() -> StorageEngine:
-        return engine() if callable(engine) else open_engine(engine)
+    # What is opened until something is refused is closed again: the store closes it from then on.
+    with contextlib.ExitStack() as opened:
 
-    spools = SpoolSet([Path(each) for each in given], spread=spread, allow_memory=allow_memory)
-    store = ActivationStore(
-        open_lane(),
-        open_lane(),
-        open_pool(pool_bytes),
-        spools,
-        budget_bytes=budget_bytes,
-        in_flight_bytes=in_flight_bytes,
-        prefetch_bytes=prefetch_bytes,
-        has_checksums=checksum,
-        raises_when_full=on_full == "raise",
-        codec=codec,
-        packed_limit_bytes=parse_bytes(memory),
-        wear=wear,
-        copier=DeviceCopier() if torch.cuda.is_available() else None,
-    )
-    return ActivationOffload(
-        store,
-        minimum_bytes=parse_bytes(minimum_bytes),
-        wear=wear,
-        choose_policy=lambda offload: _choose_policy(policy, offload),
-        is_packing_automatic=is_automatic,
-    )
+        def open_lane() -> StorageEngine:
+            return opened.enter_context(engine() if callable(engine) else open_engine(engine))
+
+        spools = SpoolSet([Path(each) for each in given], spread=spread, allow_memory=allow_memory)
+        opened.callback(spools.close)
+        store = ActivationStore(
+            open_lane(),
+            open_lane(),
+            opened.enter_context(open_pool(pool_bytes)),
+            spools,
+            budget_bytes=budget_bytes,
+            in_flight_bytes=in_flight_bytes,
+            prefetch_bytes=prefetch_bytes,
+            has_checksums=checksum,
+            raises_when_full=on_full == "raise",
+            codec=codec,
+            packed_limit_bytes=packed_limit_bytes,
+            wear=wear,
+            copier=DeviceCopier() if torch.cuda.is_available() else None,
+        )
+        opened.pop_all()
+        return ActivationOffload(
+            store,
+            minimum_bytes=minimum_bytes,
+            wear=wear,
+            choose_policy=lambda offload: _choose_policy(policy, offload),
+            is_packing_automatic=is_automatic,
+        )
 
 
 def open_pool(budget_bytes: int) -> BufferPool:

@@ -33,7 +33,10 @@ class OffloadReport:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for JSON and for ledgers."""
-        return dataclasses.asdict(self)
+        values = dataclasses.asdict(self)
+        # Of a `Counter`, `asdict` makes another one that counts its items.
+        values["counts"]["left_alone"] = dict(self.counts.left_alone)
+        return values
 
     def table(self) -> Table:
         """The same as a table for `rich.print`."""

@@ -8,6 +8,7 @@ same order as the last one, and lands on the same blocks of the drive.
 from __future__ import annotations
 
 import bisect
+import contextlib
 import errno
 import os
 from collections.abc import Sequence
@@ -91,8 +92,9 @@ class Spool:
         kind = read_file_system(directory)
         if kind in ("tmpfs", "ramfs") and not allow_memory:
             raise TemporaryFileSystemError(directory, kind)
-        self.directory = directory
-        self.file = open_file(directory, "scratch")
+        # By the file alone from here on: the process may go elsewhere, and the directory may go.
+        self.directory = directory.absolute()
+        self.file = open_file(self.directory, "scratch")
         self.reserved_bytes = 0
         self._free = FreeExtents()
 
@@ -122,26 +124,32 @@ class Spool:
     def _grow(self, needed_bytes: int) -> None:
         # Reserved up front: the disk shows now that it is full, and writes inside a reserved range
         # do not take the file's lock one after the other.
+        refusal = None
         for more_bytes in (max(needed_bytes, GROWTH_BYTES), needed_bytes):
-            if self._available_bytes() >= more_bytes:
+            if self._free_bytes() - RESERVE_BYTES >= more_bytes:
                 try:
                     self.file.reserve(self.reserved_bytes + more_bytes)
                 except StorageError as error:
                     if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
                         raise
+                    refusal = os.strerror(error.errno)
                     continue
                 self._free.give(self.reserved_bytes, more_bytes)
                 self.reserved_bytes += more_bytes
                 return
         raise SpoolFullError(
             self.directory,
-            self.used_bytes + needed_bytes,
-            self.used_bytes + self._available_bytes(),
+            needed_bytes,
+            used_bytes=self.used_bytes,
+            free_bytes=self._free_bytes(),
+            reserve_bytes=RESERVE_BYTES,
+            refusal=refusal,
         )
 
-    def _available_bytes(self) -> int:
-        found = os.statvfs(self.directory)
-        return max(0, found.f_bavail * found.f_frsize - RESERVE_BYTES)
+    def _free_bytes(self) -> int:
+        """Bytes that nobody uses on the file system."""
+        found = os.fstatvfs(self.file.buffered_descriptor)
+        return found.f_bavail * found.f_frsize
 
 
 class SpoolSet:
@@ -160,7 +168,12 @@ class SpoolSet:
                 f"got {len(directories)} and {spread!r}"
             )
         self.spread = spread
-        self.spools = tuple(Spool(each, allow_memory=allow_memory) for each in directories)
+        with contextlib.ExitStack() as opened:  # one that is refused closes those before it
+            self.spools = tuple(
+                opened.enter_context(contextlib.closing(Spool(each, allow_memory=allow_memory)))
+                for each in directories
+            )
+            opened.pop_all()
         self._next = 0
 
     @property
