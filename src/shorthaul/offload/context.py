@@ -17,6 +17,7 @@ from torch.utils.checkpoint import checkpoint
 from shorthaul.errors import InPlaceChangeError
 from shorthaul.offload import regions
 from shorthaul.offload.endurance import WearLimit, estimate_bytes_per_day
+from shorthaul.offload.handing_out import note_handed_out
 from shorthaul.offload.identity import (
     StorageKey,
     VersionWitness,
@@ -121,6 +122,7 @@ class ActivationOffload(contextlib.ContextDecorator):
         if tensor._version != version:
             described = f"{tensor.type()} {list(tensor.shape)}"
             raise InPlaceChangeError(described, tensor._version, version)
+        note_handed_out(tensor)
         return tensor
 
     def _pack_large(self, tensor: torch.Tensor) -> object:
@@ -169,11 +171,12 @@ class ActivationOffload(contextlib.ContextDecorator):
         with store.lock:
             handle.note_use()
             storage, start_bytes = store.restore(handle.record)
-            tensor = handle.view.build(storage, start_bytes)
+            tensor = handle.witness.share_with(handle.view.build(storage, start_bytes))
             store.prefetch(self._order.note_unpacked(handle.record))
             finished, self._order.last_over = self._order.last_over, None
             if finished is not None:
                 self._learn(finished)
+        note_handed_out(tensor)
         return tensor
 
     def _learn(self, finished: ForwardPass) -> None:

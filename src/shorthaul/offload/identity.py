@@ -145,6 +145,12 @@ class VersionWitness:
         """The version that the tensor has now."""
         return self._counter._version
 
+    def share_with(self, tensor: torch.Tensor) -> torch.Tensor:
+        """`tensor` with the counter of the one that was saved: a change of either is a change of both."""
+        shared = self._counter.detach()
+        shared.data = tensor
+        return shared
+
 
 class StorageReference:
     """A weak reference to a storage: it keeps the address from being reused, not the memory."""
