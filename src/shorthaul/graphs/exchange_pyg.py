@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import warnings
 from typing import Any
 
 import torch
 
 from shorthaul.errors import GraphError, MissingExtraError
-from shorthaul.graphs.edge_tensors import as_plain
+from shorthaul.graphs.edge_tensors import as_plain, require_range
 from shorthaul.graphs.graph import RelationalGraph
 from shorthaul.graphs.relation import Relation
 
@@ -50,19 +51,33 @@ def graph_to_pyg(graph: RelationalGraph) -> Any:
 
 def local_edges(graph: RelationalGraph) -> dict[Relation, torch.Tensor]:
     """Each relation's edges, (2, edges) int64, with ids that count within each node type."""
-    index, offsets = graph.by_relation(), graph.node_offsets
-    starts = dict(zip(graph.node_types, offsets[:-1], strict=True))
+    index = graph.by_relation()
     bounds = as_plain(index.pointers).tolist()
     sources, targets = as_plain(index.sources).long(), as_plain(index.targets).long()
     return {
         relation: torch.stack(
             [
-                sources[bounds[number] : bounds[number + 1]] - starts[relation.source_type],
-                targets[bounds[number] : bounds[number + 1]] - starts[relation.target_type],
+                count_within_type(graph, relation, end, column[start:stop])
+                for end, column in (("source", sources), ("target", targets))
             ]
         )
-        for number, relation in enumerate(graph.relations)
+        for relation, (start, stop) in zip(graph.relations, itertools.pairwise(bounds), strict=True)
     }
+
+
+def count_within_type(
+    graph: RelationalGraph, relation: Relation, end: str, nodes: torch.Tensor
+) -> torch.Tensor:
+    """Global ids of nodes at one end of `relation` as ids within their type.
+
+    The edges of a graph that lies on disk were never looked at as a whole: one that does not join
+    the types that its relation names is an error here.
+    """
+    kind = relation.source_type if end == "source" else relation.target_type
+    own = graph.nodes_of(kind)
+    local = nodes - own.start
+    require_range(local, len(own), f"{end} (in `{relation}`)", f"nodes of `{kind}`")
+    return local
 
 
 def _from_typed(data: Any, index_dtype: torch.dtype | None) -> RelationalGraph:

@@ -24,6 +24,7 @@ import numpy as np
 import torch
 
 from shorthaul.errors import MissingExtraError, SamplingError
+from shorthaul.graphs.exchange_pyg import count_within_type
 from shorthaul.graphs.feature_rows import as_table
 from shorthaul.graphs.graph import RelationalGraph
 from shorthaul.graphs.relation import Relation
@@ -196,9 +197,10 @@ class GraphStore(pyg.GraphStore):  # type: ignore[misc]
         start, stop = index.pointers[number : number + 2].tolist()
         edges = index.edges[start:stop]
         named = self.graph.relations[number]
+        source, target = self.graph.source[edges].long(), self.graph.target[edges].long()
         return (
-            self.graph.source[edges].long() - self.graph.nodes_of(named.source_type).start,
-            self.graph.target[edges].long() - self.graph.nodes_of(named.target_type).start,
+            count_within_type(self.graph, named, "source", source),
+            count_within_type(self.graph, named, "target", target),
         )
 
     def _attr_of(self, relation: Relation) -> Any:

@@ -8,14 +8,16 @@
     folder/by_target.pointers.npy, by_target.sources.npy, ..
     folder/node_names.text.npy, node_names.offsets.npy
 
-Everything is JSON or .npy: opening a graph runs no code of the file's.
+Everything is JSON or .npy: opening a graph runs no code of the file's. A file is input: what is read
+of it is checked as it comes in (`saved_columns`), so that no number that the graph does not have
+reaches a kernel; read into memory as a whole, it must also have the checksum that it was saved with.
 """
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -23,12 +25,12 @@ from typing import Any
 import torch
 
 from shorthaul.errors import GraphError, GraphFileError
-from shorthaul.graphs.edge_tensors import as_plain
+from shorthaul.graphs.edge_tensors import INT32_LIMIT, as_plain
 from shorthaul.graphs.graph import RelationalGraph
 from shorthaul.graphs.indexes import PairIndex, RelationIndex, SourceIndex, TargetIndex
 from shorthaul.graphs.node_names import NodeNames
 from shorthaul.graphs.relation import Relation
-from shorthaul.tensors.open import open as open_table
+from shorthaul.graphs.saved_columns import SavedColumns, sum_up
 from shorthaul.tensors.save_features import save_features
 from shorthaul.tensors.unified_tensor import UnifiedTensor
 
@@ -60,8 +62,12 @@ def save_graph(
     parts = dict(_list_parts(graph, named))
     place.mkdir(parents=True, exist_ok=True)
     (place / DESCRIPTION).unlink(missing_ok=True)
+    checksums: dict[str, int] = {}
     for name, tensor in parts.items():
-        save_features(place / f"{name}.npy", tensor, progress=progress)
+        rows, found = tensor.shape[0], list[int]()
+        chunks = sum_up(_chunks_of(tensor), found)
+        save_features(place / f"{name}.npy", chunks, rows=rows, progress=progress)
+        checksums[name] = found[0]
     described = {
         "format": FORMAT,
         "node_types": list(graph.node_types),
@@ -71,6 +77,7 @@ def save_graph(
         "num_edges": graph.num_edges,
         "indexes": named,
         "has_node_names": graph.node_names is not None,
+        "checksums": checksums,
     }
     unfinished = place / f"{DESCRIPTION}.unfinished"
     unfinished.write_text(json.dumps(described, indent=1, ensure_ascii=False), encoding="utf-8")
@@ -82,21 +89,16 @@ def open_graph(folder: str | os.PathLike[str], *, in_memory: bool = False) -> Re
     """The graph in `folder`, its tensors on disk until they are asked for, or read now."""
     place = Path(folder)
     described = _read_description(place)
-    dtype, edges = _DTYPES[described["dtype"]], described["num_edges"]
-    sizes = {"N": sum(described["nodes_per_type"]), "R": len(described["relations"]), "E": edges}
-
-    def vector(name: str, size: str, kind: torch.dtype = dtype) -> torch.Tensor:
-        tensor = _open_vector(place / f"{name}.npy", kind, in_memory)
-        expected = sum(sizes[each] if each in sizes else int(each) for each in size.split("+"))
-        if tensor.shape[0] != expected:
-            raise GraphFileError(
-                place / f"{name}.npy",
-                None,
-                f"expected {expected:,} numbers, as {DESCRIPTION} says, got {tensor.shape[0]:,}.",
-            )
-        return tensor
-
-    source, target, relation = (vector(name, "E") for name in EDGES)
+    columns = SavedColumns(
+        place,
+        _DTYPES[described["dtype"]],
+        sum(described["nodes_per_type"]),
+        len(described["relations"]),
+        described["num_edges"],
+        described.get("checksums", {}),
+        in_memory,
+    )
+    source, target, relation = map(columns.open_edges, EDGES)
     graph = RelationalGraph(
         tuple(described["node_types"]),
         tuple(described["nodes_per_type"]),
@@ -104,25 +106,15 @@ def open_graph(folder: str | os.PathLike[str], *, in_memory: bool = False) -> Re
         source,
         target,
         relation,
-        _open_names(place, sizes["N"], in_memory) if described["has_node_names"] else None,
+        columns.open_names() if described["has_node_names"] else None,
     )
+    if in_memory and len(graph.node_types) > 1:
+        graph._require_types()
     for index in described["indexes"]:
         kind, prefix = INDEXES[index]
-        if kind is PairIndex:
-            nodes = _open_vector(place / f"{prefix}.nodes.npy", dtype, in_memory)
-            sizes["U"] = nodes.shape[0]
-        shapes = _shapes(kind)
-        graph._indexes[index] = kind(
-            **{name: vector(f"{prefix}.{name}", size) for name, size in shapes.items()}
-        )
+        names = [each.name for each in fields(kind)]
+        graph._indexes[index] = kind(**columns.open_index(kind, prefix, names))
     return graph
-
-
-def _shapes(kind: type) -> Mapping[str, str]:
-    """The size of each of an index's tensors, as a sum of counts."""
-    rows = "R" if kind in (RelationIndex, PairIndex) else "N"
-    named = {"pointers": f"{rows}+1", "nodes": "U", "pair_pointers": "U+1"}
-    return {each.name: named.get(each.name, "E") for each in fields(kind)}
 
 
 def _choose_indexes(graph: RelationalGraph, asked: Sequence[str] | None) -> list[str]:
@@ -155,6 +147,13 @@ def _list_parts(
         packed = names if isinstance(names, NodeNames) else NodeNames.of(names)
         yield "node_names.text", packed.text
         yield "node_names.offsets", packed.offsets
+
+
+def _chunks_of(tensor: torch.Tensor) -> Iterable[torch.Tensor]:
+    """The numbers, a part at a time where they lie on disk; at least one part."""
+    if isinstance(tensor, UnifiedTensor) and tensor.shape[0]:
+        return tensor.chunks()
+    return [as_plain(tensor)]
 
 
 def _require_elsewhere(graph: RelationalGraph, folder: Path) -> None:
@@ -194,46 +193,38 @@ def _find_problem(described: Mapping[str, Any]) -> str:
         return isinstance(described.get(name), list) and all(map(is_right, described[name]))
 
     def is_count(value: Any) -> bool:
-        return type(value) is int and value >= 0
+        return type(value) is int and 0 <= value <= largest
 
-    def is_words(value: Any) -> bool:
-        return isinstance(value, list) and [type(each) for each in value] == [str] * 3
+    def is_relation(value: Any) -> bool:
+        is_words = isinstance(value, list) and [type(each) for each in value] == [str] * 3
+        return is_words and {value[0], value[2]} <= set(described["node_types"])
 
-    checks = {
-        "node_types": is_list("node_types", lambda each: isinstance(each, str)),
-        "nodes_per_type": is_list("nodes_per_type", is_count)
-        and len(described["nodes_per_type"]) == len(described.get("node_types", ())),
-        "relations": is_list("relations", is_words),
-        "dtype": described.get("dtype") in _DTYPES,
-        "num_edges": is_count(described.get("num_edges")),
-        "indexes": is_list("indexes", lambda each: each in INDEXES),
-        "has_node_names": isinstance(described.get("has_node_names"), bool),
+    def is_known(value: Any, known: Mapping[str, Any]) -> bool:
+        return isinstance(value, str) and value in known
+
+    def is_checksums(value: Any) -> bool:
+        return isinstance(value, dict) and all(type(each) is int for each in value.values())
+
+    largest = INT32_LIMIT if described.get("dtype") == "int32" else 2**63 - 2
+    checks: dict[str, Callable[[], bool]] = {
+        "dtype": lambda: is_known(described.get("dtype"), _DTYPES),
+        "node_types": lambda: (
+            is_list("node_types", lambda each: isinstance(each, str))
+            and len(set(described["node_types"])) == len(described["node_types"])
+        ),
+        "nodes_per_type": lambda: (
+            is_list("nodes_per_type", is_count)
+            and len(described["nodes_per_type"]) == len(described["node_types"])
+            and is_count(sum(described["nodes_per_type"]))
+        ),
+        "relations": lambda: (
+            is_list("relations", is_relation)
+            and len(set(map(tuple, described["relations"]))) == len(described["relations"])
+        ),
+        "num_edges": lambda: is_count(described.get("num_edges")),
+        "indexes": lambda: is_list("indexes", lambda each: is_known(each, INDEXES)),
+        "has_node_names": lambda: isinstance(described.get("has_node_names"), bool),
+        "checksums": lambda: is_checksums(described.get("checksums", {})),
     }
-    return next((f"`{name}`" for name, is_right in checks.items() if not is_right), "")
-
-
-def _open_names(folder: Path, nodes: int, in_memory: bool) -> NodeNames:
-    text = _open_vector(folder / "node_names.text.npy", torch.uint8, in_memory)
-    offsets = _open_vector(folder / "node_names.offsets.npy", torch.int64, in_memory)
-    if offsets.shape[0] != nodes + 1:
-        raise GraphFileError(
-            folder / "node_names.offsets.npy",
-            None,
-            f"expected {nodes + 1:,} numbers for {nodes:,} nodes, got {offsets.shape[0]:,}.",
-        )
-    return NodeNames(text, offsets)
-
-
-def _open_vector(path: Path, dtype: torch.dtype, in_memory: bool) -> torch.Tensor:
-    tensor = open_table(path)
-    if tensor.dtype is not dtype or tensor.dim() != 1:
-        raise GraphFileError(
-            path,
-            None,
-            f"expected a vector of {dtype}, got {tensor.dtype} of shape {tuple(tensor.shape)}.",
-        )
-    if not in_memory:
-        return tensor
-    plain = as_plain(tensor)
-    tensor.close()
-    return plain
+    # In this order: what comes later looks at what was found right before.
+    return next((f"`{name}`" for name, is_right in checks.items() if not is_right()), "")
