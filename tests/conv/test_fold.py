@@ -1,10 +1,15 @@
 """Batch norm and activation folded into convolutions, found in graphs and in sequentials."""
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 import torch
 from torch import nn
 
+from shorthaul.conv import kernels
 from shorthaul.conv.fold import Fold, find_folds, fold_away, fold_batch_norm, name_of, restore
+from shorthaul.conv.packing import pack_panels
 from shorthaul.conv.replace import replace_convs
 from shorthaul.errors import ConvolutionError
 from tests.conv.tolerances import require_close
@@ -258,3 +263,87 @@ def test_inference_tensors_are_folded_at_every_call() -> None:
         weight.mul_(2)
         expected, _ = fold_batch_norm(norm, weight, None)
         assert torch.equal(fold.apply(weight, None)[0], expected)
+
+
+class TestKeptWeights:
+    """Folded weights are kept as long as nothing that they are made of changes, in every mode."""
+
+    def _model(self, channels: int = 3) -> nn.Sequential:
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Conv2d(channels, 8, 3), _trained_norm(8), nn.ReLU()).eval()
+        replace_convs(model, policy="always", fold=True)
+        return model
+
+    @pytest.mark.parametrize("mode", [torch.inference_mode, torch.no_grad])
+    def test_they_are_made_and_packed_once(
+        self, mode: type[torch.no_grad], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        model, image = self._model(), torch.randn(2, 3, 6, 6)
+        packed: list[torch.dtype] = []
+
+        def pack(*arguments: Any) -> torch.Tensor:
+            packed.append(arguments[-1])
+            return pack_panels(*arguments)
+
+        monkeypatch.setattr(kernels, "pack_panels", pack)
+        with mode():
+            first = model(image)
+            made = len(packed)
+            assert torch.equal(model(image), first)
+            assert torch.equal(model(image), first)
+        assert made > 0
+        assert len(packed) == made
+
+    def test_made_in_inference_mode_they_serve_training(self) -> None:
+        model = self._model().requires_grad_(False)
+        image = torch.randn(2, 3, 6, 6)
+        with torch.inference_mode():
+            expected = model(image)
+        output = model(image.requires_grad_())
+        assert torch.equal(output, expected)
+        output.sum().backward()
+        assert image.grad is not None
+
+    @pytest.mark.parametrize("channels", [3, 96])  # weights that are compared, and hashed
+    @pytest.mark.parametrize(
+        "change",
+        [
+            lambda conv, _: conv.weight.data.view(-1)[17].add_(3),
+            lambda conv, _: conv.bias.data[7].add_(3),
+            lambda _, norm: norm.weight.data[7].add_(3),
+            lambda _, norm: norm.running_var.data[5].add_(3),
+            lambda _, norm: norm.running_mean.numpy().__setitem__(2, 9.0),
+            lambda _, norm: setattr(norm, "eps", 0.5),
+        ],
+    )
+    @pytest.mark.parametrize("mode", [torch.inference_mode, torch.no_grad])
+    def test_any_change_is_noticed(
+        self,
+        channels: int,
+        change: Callable[[Any, Any], object],
+        mode: type[torch.no_grad],
+    ) -> None:
+        model, image = self._model(channels), torch.randn(2, channels, 6, 6)
+        with mode():
+            before = model(image)
+            change(model[0], model[1])
+            norm, conv = model[1], model[0]
+            plain = torch.conv2d(image, conv.weight, conv.bias)
+            expected = torch.nn.functional.batch_norm(
+                plain, norm.running_mean, norm.running_var, norm.weight, norm.bias, eps=norm.eps
+            ).relu()
+            require_close(model(image), expected)
+        assert not torch.equal(before, expected)
+
+    def test_under_vmap_over_models(self) -> None:
+        model, image = self._model(), torch.randn(2, 3, 6, 6)
+        stacked = {name: torch.stack((each, 2 * each)) for name, each in model.named_parameters()}
+
+        def run(parameters: dict[str, torch.Tensor]) -> torch.Tensor:
+            output: torch.Tensor = torch.func.functional_call(model, parameters, (image,))
+            return output
+
+        with torch.no_grad():
+            got = torch.func.vmap(run)(stacked)
+            for index in range(2):
+                require_close(got[index], run({n: each[index] for n, each in stacked.items()}))

@@ -93,3 +93,18 @@ def test_a_changed_scale_is_seen() -> None:
 def test_a_model_without_convolutions_is_an_error() -> None:
     with pytest.raises(ConvolutionError, match="there is no convolution to quantise"):
         quantise_weights(nn.Linear(2, 2))
+
+
+def test_values_and_scales_that_are_written_through_data() -> None:
+    quantised, image = model(), torch.randn(2, 4, 10, 11)
+    quantise_weights(quantised)
+    layer = quantised[0]
+    with torch.no_grad():
+        for write in (
+            lambda: layer.weight_scale.data[3].mul_(5),
+            lambda: layer.weight.data[2, 1, 0, 0].fill_(99),
+        ):
+            layer(image)
+            write()
+            widened = widen(layer.weight, layer.weight_scale, torch.float32)
+            require_close(layer(image), torch.conv2d(image, widened, layer.bias, padding=1))

@@ -1,6 +1,7 @@
 """Window-order convolution: problem -> schedule -> emit -> kernel; functional, layer, replace."""
 
 from shorthaul.conv.estimate import TWELVE_LAYERS, Estimate, Layer, estimate
+from shorthaul.conv.fingerprint import freeze_weights
 from shorthaul.conv.functional import conv1d, conv2d, conv3d
 from shorthaul.conv.layer import Conv1d, Conv2d, Conv3d
 from shorthaul.conv.problem import ACTIVATIONS, PADDING_MODES, ConvProblem
@@ -29,6 +30,7 @@ __all__ = [
     "conv_transpose2d",
     "conv_transpose3d",
     "estimate",
+    "freeze_weights",
     "quantise_weights",
     "replace_convs",
 ]

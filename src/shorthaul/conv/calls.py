@@ -225,6 +225,11 @@ class InputGradientCalls(NamedTuple):
     phases: tuple[Call, ...]
     is_covered: bool
 
+    @property
+    def order_names(self) -> tuple[str, ...]:
+        """The orders of all phases' weights."""
+        return tuple(call.order_name for call in self.phases)
+
 
 @functools.lru_cache(maxsize=4096)
 def prepare_grad_input(

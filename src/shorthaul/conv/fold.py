@@ -16,7 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
-from shorthaul.conv.packing import sample_values
+from shorthaul.conv.fingerprint import freeze, look_at
+from shorthaul.conv.plain import are_ordinary, is_transformed, needs_gradient
 from shorthaul.errors import ConvolutionError
 
 _BATCH_NORMS: tuple[type[nn.Module], ...] = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
@@ -83,20 +84,29 @@ class Fold:
         norm: Any = self.norm
         parts = [weight, bias, norm.weight, norm.bias, norm.running_mean, norm.running_var]
         present = [each for each in parts if each is not None]
-        if (
-            torch.compiler.is_compiling()
-            or any(each.is_inference() for each in present)  # have no version
-            or (torch.is_grad_enabled() and any(each.requires_grad for each in present))
-        ):
+        if is_transformed() or not are_ordinary(*present) or needs_gradient(*present):
             return fold_batch_norm(norm, weight, bias)
-        key = tuple((each.data_ptr(), each._version, sample_values(each)) for each in present)
+        key = (norm.eps, *map(look_at, present))
+        if None in key:
+            return fold_batch_norm(norm, weight, bias)
         if self._folded is None or key != self._key:
-            with torch.no_grad():
-                self._folded, self._key = fold_batch_norm(norm, weight, bias), key
+            self._folded, self._key = _fold_to_keep(norm, weight, bias), key
         return self._folded
 
     def __getstate__(self) -> dict[str, Any]:
         return {**vars(self), "_key": None, "_folded": None}
+
+
+def _fold_to_keep(norm: Any, weight: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Folded weights that nobody else writes to, as ordinary tensors whatever the mode.
+
+    Made in inference mode they would have no version, and could not be saved for a gradient later.
+    """
+    with torch.inference_mode(False), torch.no_grad():
+        folded = fold_batch_norm(norm, weight, bias)
+    for each in folded:
+        freeze(each)
+    return folded
 
 
 def fold_batch_norm(norm: Any, weight: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor]:

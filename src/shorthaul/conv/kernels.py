@@ -158,9 +158,14 @@ def run_prepared_grad_input(
 ) -> torch.Tensor:
     """The same for calls that were planned before, with padding of zeros."""
     gradient = _zeros(problem, batch, input_sizes, is_needed=not planned.is_covered)
-    for call in planned.phases:
-        pack = functools.partial(_pack, call, weight, problem)
-        packed = pack() if is_trained else packed_weights.find(weight, call.order_name, pack)
+
+    def pack() -> list[torch.Tensor]:
+        return [_pack(call, weight, problem) for call in planned.phases]
+
+    # Of all phases at once, so that the weights are looked at once.
+    orders = planned.order_names
+    of_phases = pack() if is_trained else packed_weights.find(weight, orders, pack)
+    for call, packed in zip(planned.phases, of_phases, strict=True):
         workspace = find_workspace(call.workspace_bytes)
         call.run(grad_output, packed, None, None, gradient, workspace, call.numbers)
     return gradient
@@ -232,11 +237,11 @@ def find_packed(
     weight_scale: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """The weights as a call reads them, packed once."""
-    order: object = call.order_name
-    if weight_scale is not None:  # a scale that was written to is another order
-        order = (order, id(weight_scale), weight_scale._version)
     packed: torch.Tensor = packed_weights.find(
-        weight, order, lambda: _pack(call, weight, problem, weight_scale)
+        weight,
+        call.order_name,
+        lambda: _pack(call, weight, problem, weight_scale),
+        weight_scale,
     )
     return packed
 

@@ -1,14 +1,12 @@
 """Weights in the order that kernels read them, packed once and remembered until they change.
 
-A packed copy belongs to one tensor object at one version: an optimiser's step, a load of a state
-dict or any in-place write raises the version, and the next call packs again. Writes through `.data`
-raise no version, so a sample of the values is compared as well. When the tensor goes, so does its
-copy.
+A packed copy belongs to one tensor object and its values, all of which are looked at by every call (see
+`fingerprint`): whoever writes to them, and however, the next call packs again. Of tensors that were frozen
+only the version is looked at. When the tensor goes, so does its copy.
 """
 
 from __future__ import annotations
 
-import ctypes
 import functools
 import math
 import threading
@@ -19,6 +17,7 @@ from typing import Any
 
 import torch
 
+from shorthaul.conv.fingerprint import look_at
 from shorthaul.conv.geometry import Taps, as_triple
 from shorthaul.conv.machine import this_machine
 from shorthaul.conv.problem import Triple
@@ -32,88 +31,50 @@ from shorthaul.jit import (
     load_kernel,
 )
 
-# Few enough to cost a microsecond, many enough that every longer run of values has one.
-SAMPLED_VALUES = 32
-
-_WORDS = {1: ctypes.c_uint8, 2: ctypes.c_uint16, 4: ctypes.c_uint32, 8: ctypes.c_uint64}
-
-
-def sample_values(tensor: torch.Tensor) -> bytes:
-    """The bits of values spread evenly over the memory of a CPU tensor.
-
-    They tell of writes that raise no version: `p.data.mul_(2)`, or an optimiser that uses `.data`. A
-    tensor of up to 32 values is taken whole. On other devices nothing is sampled, because reading
-    would wait for all work that was handed to the device; nor where a tensor has no memory of its own.
-
-    >>> len(sample_values(torch.ones(3))), len(sample_values(torch.ones(1000)))
-    (12, 132)
-    """
-    if not tensor.is_cpu or tensor.numel() == 0:
-        return b""
-    address = tensor.data_ptr()
-    if address == 0:  # wraps another tensor, as sharded parameters do, or its storage was released
-        return b""
-    words, step = _find_words(tensor.shape, tensor.stride(), tensor.itemsize)
-    return memoryview(words.from_address(address))[::step].tobytes()
-
-
-@functools.lru_cache(maxsize=4096)
-def _find_words(
-    shape: tuple[int, ...], strides: tuple[int, ...], item_bytes: int
-) -> tuple[Any, int]:
-    """The memory that a tensor spans, as an array of words, and which of them to look at."""
-    extent = 1 + sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True))
-    step = max(1, (extent - 1) // (SAMPLED_VALUES - 1))
-    # No multiple of a usual kernel's size, which would sample the same tap of every channel.
-    while math.gcd(step, 2 * 3 * 5 * 7) > 1:
-        step -= 1
-    return _WORDS[item_bytes] * extent, step
-
 
 @dataclass(frozen=True)
 class _Copies:
-    """The packed copies of one tensor, and what it looked like when they were made."""
+    """The packed copies of one tensor, and what was seen of it when they were made."""
 
     reference: weakref.ref[torch.Tensor]
-    version: int
-    address: int
-    sample: bytes
+    seen: object
     by_order: dict[object, Any] = field(default_factory=dict)
-
-    def are_of(self, weight: torch.Tensor, version: int, address: int, sample: bytes) -> bool:
-        """Whether the tensor is this one, and unchanged."""
-        return (
-            self.reference() is weight
-            and (self.version, self.address) == (version, address)
-            and self.sample == sample
-        )
 
 
 class PackedWeights:
-    """Packed copies by tensor, version, sample and order."""
+    """Packed copies by tensor, values and order."""
 
     def __init__(self) -> None:
         self._copies: dict[int, _Copies] = {}
         self._lock = threading.Lock()
 
-    def find(self, weight: torch.Tensor, order: object, pack: Callable[[], Any]) -> Any:
-        """The copy of `weight` in `order`, made by `pack` unless there is one that is current."""
-        if weight.is_inference():  # has no version that would tell of a change
+    def find(
+        self,
+        weight: torch.Tensor,
+        order: object,
+        pack: Callable[[], Any],
+        scale: torch.Tensor | None = None,
+    ) -> Any:
+        """The copy of `weight` in `order`, made by `pack` unless there is one that is current.
+
+        `scale` is what `pack` reads besides.
+        """
+        key, seen = id(weight), _look_at_both(weight, scale)
+        if seen is None:
             return pack()
-        # Sampled before packing: a write in between is found by the next call.
-        key, version, address = id(weight), weight._version, weight.data_ptr()
-        sample = sample_values(weight)
         with self._lock:
             found = self._copies.get(key)
-            if found is None or not found.are_of(weight, version, address, sample):
+            if found is None or found.reference() is not weight or found.seen != seen:
                 reference = weakref.ref(weight, functools.partial(self._forget, key))
-                found = self._copies[key] = _Copies(reference, version, address, sample)
+                found = self._copies[key] = _Copies(reference, seen)
             kept = found.by_order.get(order)
             if kept is not None:
                 return kept
         packed = pack()
-        with self._lock:
-            found.by_order[order] = packed
+        # Else somebody wrote while it was packed, and might write the old values again.
+        if _look_at_both(weight, scale) == seen:
+            with self._lock:
+                found.by_order[order] = packed
         return packed
 
     def _forget(self, key: int, reference: weakref.ref[torch.Tensor]) -> None:
@@ -124,6 +85,14 @@ class PackedWeights:
 
     def __len__(self) -> int:
         return len(self._copies)
+
+
+def _look_at_both(weight: torch.Tensor, scale: torch.Tensor | None) -> object:
+    seen = look_at(weight)
+    if seen is None or scale is None:
+        return seen
+    of_scale = look_at(scale)
+    return None if of_scale is None else (seen, of_scale)
 
 
 packed_weights = PackedWeights()

@@ -13,16 +13,20 @@ from torch import Tensor
 _is_profiling: Any = torch._C._autograd._profiler_enabled
 
 
-def is_watched() -> bool:
-    """Whether something traces, transforms, records or profiles what is called."""
+def is_transformed() -> bool:
+    """Whether something traces, transforms or records what is called: tensors may have no values then."""
     return (
         torch.compiler.is_compiling()
         or torch._C._are_functorch_transforms_active()
         or torch._C._len_torch_dispatch_stack() > 0
         or torch._C._get_tracing_state() is not None
         or torch.autograd.forward_ad._current_level >= 0
-        or _is_profiling()
     )
+
+
+def is_watched() -> bool:
+    """Whether something traces, transforms, records or profiles what is called."""
+    return is_transformed() or _is_profiling()
 
 
 def are_ordinary(*tensors: Tensor | None) -> bool:
