@@ -1,5 +1,7 @@
 import itertools
+import os
 import pickle
+import signal
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -214,10 +216,87 @@ def test_seeds_that_are_no_ids_are_refused() -> None:
         NeighbourSampler(random_graph(), [3]).sample(torch.tensor([0.5]))
 
 
-def test_more_edges_than_the_index_can_count_are_refused() -> None:
-    graph = random_graph(10, 100, dtype=torch.int32)
-    with pytest.raises(SamplingError, match=r"more edges than torch.int32 can count"):
-        NeighbourSampler(graph, [2**30], replace=True).sample(range(10))
+@pytest.mark.parametrize("kernels", ["torch", "generated"])
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
+@pytest.mark.parametrize(
+    "fan_out", [2**30, 2**31 - 1, 2**59, 2**61, 2**62, 2**63 - 1, 2**63, 2**80]
+)
+@pytest.mark.parametrize("by_relation", [False, True])
+def test_more_edges_than_can_be_counted_or_kept(
+    fan_out: int, by_relation: bool, dtype: torch.dtype, kernels: str
+) -> None:
+    graph = random_graph(10, 100, 2, dtype=dtype)
+    fans = [{0: fan_out, 1: fan_out}] if by_relation else [fan_out]
+    sampler = NeighbourSampler(graph, fans, replace=True)
+    rows = set(
+        zip(
+            graph.target.tolist(),
+            graph.relation.tolist() if by_relation else [0] * 100,
+            strict=True,
+        )
+    )
+    is_over = len(rows) * fan_out > torch.iinfo(dtype).max
+    if not is_over and (kernels == "torch" or fan_out < 2**59):
+        return  # so many can be counted, and a machine might have the memory
+    expected = SamplingError if is_over else MemoryError
+    with (
+        shorthaul_settings.override(kernels=kernels),
+        pytest.raises(expected, match=r"more edges than torch|no memory for a sample"),
+    ):
+        sampler.sample(range(10))
+    assert sampler.sample([]).seeds.tolist() == []
+
+
+@pytest.mark.parametrize("kernels", ["torch", "generated"])
+@pytest.mark.parametrize("fan_out", [2**31, 2**62, 2**63 - 1, 2**63, 2**64 + 1, 2**200])
+def test_without_replacement_a_huge_fan_out_takes_all(fan_out: int, kernels: str) -> None:
+    graph = random_graph(relations=2, dtype=torch.int32)
+    with shorthaul_settings.override(kernels=kernels):
+        for huge, every in ((fan_out, -1), ({0: fan_out, 1: 2}, {0: -1, 1: 2})):
+            one, other = (
+                NeighbourSampler(graph, [each, each]).sample([3, 9, 3], number=1)
+                for each in (huge, every)
+            )
+            assert same_samples(one, other) == ""
+
+
+def test_zero_is_no_neighbours() -> None:
+    for replace in (False, True):
+        sample = NeighbourSampler(random_graph(), [0, 3], replace=replace).sample([1, 2])
+        assert [each.num_edges for each in sample.blocks][-1] == 0
+        assert sample.input_nodes.tolist()[:2] == [1, 2]
+
+
+@pytest.mark.parametrize("threads", [0, -1, 2.5, True, "two"])
+def test_threads_must_be_a_count(threads: object) -> None:
+    with pytest.raises(SamplingError, match="threads must be a whole number from 1 on, got"):
+        NeighbourSampler(random_graph(), [3]).sample([0], threads=threads)  # type: ignore[arg-type]
+
+
+def test_any_number_of_threads_draws_the_same() -> None:
+    graph = random_graph(3000, 30_000)
+    sampler = NeighbourSampler(graph, [4, 4])
+    expected = sampler.sample(range(2000), number=3, threads=1)
+    for threads in (2, 7, 10**9):
+        found = sampler.sample(range(2000), number=3, threads=threads)
+        assert same_samples(found, expected) == ""
+
+
+def test_a_forked_child_draws_with_threads_that_were_asked_for() -> None:
+    graph = random_graph(3000, 30_000)
+    sampler = NeighbourSampler(graph, [4, 4])
+    expected = sampler.sample(range(2000), number=3, threads=2)
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        signal.alarm(60)  # a team without threads would be waited for for ever
+        found = sampler.sample(range(2000), number=3, threads=2)
+        os.write(writer, b"same" if same_samples(found, expected) == "" else b"not")
+        os._exit(0)
+    os.close(writer)
+    assert os.read(reader, 10) == b"same"
+    os.waitpid(child, 0)
+    os.close(reader)
 
 
 def test_results_outlive_later_samples_and_the_sampler() -> None:

@@ -22,10 +22,11 @@ from shorthaul.jit.runtime import kernel_threads
 from shorthaul.storage import NO_LIMIT_BYTES, BufferPool
 from shorthaul.tensors import UnifiedTensor
 
-_MASK = 2**64 - 1
+_MASK, _MOST = 2**64 - 1, 2**63 - 1
 # Below this, malloc has warm memory; above, it maps fresh pages, and faulting them in costs as much
 # as the sampling.
 _POOLED_FROM_BYTES = 64 * 1024
+_MOST_THREADS = 1024
 
 
 class NeighbourSampler:
@@ -71,7 +72,11 @@ class NeighbourSampler:
     def _start(self) -> None:
         widths = [len(each) for each in self.fan_outs]
         width = max(widths, default=1)
-        padded = [[*each, *[0] * (width - len(each))] for each in self.fan_outs]
+        # No row has more neighbours than an int64 counts, so what is beyond means all of them.
+        padded = [
+            [*(min(fan, _MOST) for fan in each), *[0] * (width - len(each))]
+            for each in self.fan_outs
+        ]
         self._fans = torch.tensor(padded, dtype=torch.int64, device="cpu").reshape(
             len(padded), width
         )
@@ -92,11 +97,11 @@ class NeighbourSampler:
         index = graph.by_target()
         given = self.require_seeds(seeds)
         number = next(self._numbers) if number is None else number
+        threads = _choose_threads(threads)
         held = _held_tensors(index, needs_relations=self._fans.shape[1] > 1)
         if not can_use_kernels("neighbour sampling"):
             return self.sample_plainly(given, number)
         memory = self._idle.pop() if self._idle else self._make_memory()
-        threads = threads or kernel_threads()
         try:
             if held is None:
                 return self._sample_from_disk(memory, index, given, number, threads)
@@ -187,13 +192,19 @@ class NeighbourSampler:
     def _require_sampled(self, status: int) -> int:
         """What a step of the kernel counted; its error where that is negative."""
         if status == -2:
-            raise MemoryError("there was no memory for a sample of neighbours")
-        if status < 0:
-            raise SamplingError(
-                f"the sample has more edges than {self.graph.index_dtype} can count.\n"
-                "  Lower the fan-outs or the number of seeds, or make the graph with int64 indexes."
+            raise MemoryError(
+                "there was no memory for a sample of neighbours: lower the fan-outs or the number of "
+                "seeds"
             )
+        if status < 0:
+            raise self._too_many_edges()
         return status
+
+    def _too_many_edges(self) -> SamplingError:
+        return SamplingError(
+            f"the sample has more edges than {self.graph.index_dtype} can count.\n"
+            "  Lower the fan-outs or the number of seeds, or make the graph with int64 indexes."
+        )
 
     def _collect(
         self,
@@ -258,9 +269,12 @@ class NeighbourSampler:
         index, key = self.graph.by_target(), self._key_of(number)
         seeds = self.require_seeds(seeds)
         given = seeds.tolist()
-        nodes, hops = sample_plainly(
-            index, given, self.fan_outs, key, replace=self.replace, resample=self.resample
-        )
+        try:
+            nodes, hops = sample_plainly(
+                index, given, self.fan_outs, key, replace=self.replace, resample=self.resample
+            )
+        except OverflowError as error:
+            raise self._too_many_edges() from error
         all_nodes = seeds.new_tensor(nodes)
         rows = {node: row for row, node in enumerate(dict.fromkeys(given))}
         blocks: list[Block] = []
@@ -334,6 +348,15 @@ def _in_memory(tensor: torch.Tensor) -> torch.Tensor | None:
 def _as_signed(key: int) -> int:
     """The same 64 bits as a kernel takes them."""
     return key - 2**64 if key >= 2**63 else key
+
+
+def _choose_threads(asked: Any) -> int:
+    """How many threads draw: as many as were asked for, else PyTorch's."""
+    if asked is None:
+        return kernel_threads()
+    if isinstance(asked, bool) or not isinstance(asked, int) or asked < 1:
+        raise SamplingError(f"threads must be a whole number from 1 on, got {asked!r}.")
+    return kernel_threads(min(asked, _MOST_THREADS))
 
 
 def _read_seed(seed: Any) -> int:

@@ -44,6 +44,13 @@ class RandomStream:
                 return product >> 64
 
 
+def count_taken(degree: int, fan_out: int, *, replace: bool) -> int:
+    """How many of `degree` neighbours are taken."""
+    if fan_out < 0:
+        return degree
+    return (fan_out if degree else 0) if replace else min(degree, fan_out)
+
+
 def draw(stream: RandomStream, degree: int, fan_out: int, *, replace: bool) -> list[int]:
     """Which of `degree` neighbours are taken; ascending unless drawn with replacement."""
     if fan_out < 0 or (not replace and degree <= fan_out):
@@ -76,7 +83,11 @@ def sample_plainly(
     replace: bool,
     resample: bool,
 ) -> tuple[list[int], list[DrawnHop]]:
-    """The sample's nodes, distinct seeds first, and its hops."""
+    """The sample's nodes, distinct seeds first, and its hops.
+
+    `OverflowError` where a hop has more edges than the index's dtype can count.
+    """
+    most = torch.iinfo(index.pointers.dtype).max
     rows = {node: row for row, node in enumerate(dict.fromkeys(seeds))}
     hops: list[DrawnHop] = []
     begin = 0
@@ -86,7 +97,15 @@ def sample_plainly(
         begin = len(nodes)
         hop_key = mix((key + GOLDEN * (number + 1)) & _MASK)
         targets = nodes[hop.first_target :]
-        for node, runs in zip(targets, _find_runs(index, targets, fan), strict=True):
+        runs_of = list(_find_runs(index, targets, fan))
+        taken_in_all = sum(
+            count_taken(stop - start, fan_out, replace=replace)
+            for runs in runs_of
+            for start, stop, fan_out in runs
+        )
+        if taken_in_all > most:
+            raise OverflowError(taken_in_all)
+        for node, runs in zip(targets, runs_of, strict=True):
             stream = RandomStream(hop_key, node)
             for start, stop, fan_out in runs:
                 taken = draw(stream, stop - start, fan_out, replace=replace)

@@ -91,9 +91,9 @@ def limited_threads(most: int) -> Iterator[None]:
         _limits.most = before
 
 
-def kernel_threads() -> int:
-    """Threads that a kernel called now should use: PyTorch's count, or one in a forked child."""
-    threads = torch.get_num_threads()
+def kernel_threads(asked: int | None = None) -> int:
+    """Threads that a kernel called now should use: `asked`, else PyTorch's; one in a forked child."""
+    threads = torch.get_num_threads() if asked is None else asked
     most = getattr(_limits, "most", None)
     if most is not None:
         threads = min(threads, most)

@@ -19,6 +19,7 @@ class Array {
   // Room for `count` elements; the first `kept` stay as they are, the others are arbitrary.
   Element* reserve(int64_t count, int64_t kept = 0) {
     if (count > capacity_) {
+      if (count > INT64_MAX / static_cast<int64_t>(2 * sizeof(Element))) throw std::bad_alloc();
       const int64_t capacity = count + count / 2;
       auto* grown = static_cast<Element*>(std::malloc(sizeof(Element) * capacity));
       if (grown == nullptr) throw std::bad_alloc();

@@ -69,17 +69,19 @@ class DirectTable {
 template <class Id>
 class HashTable {
  public:
-  explicit HashTable(int64_t) {}
+  explicit HashTable(int64_t num_nodes) : num_nodes_(num_nodes) {}
   HashTable(const HashTable&) = delete;
   ~HashTable() { std::free(entries_); }
 
   void start() {
-    if (epochs_.advance(count_, int64_t{1} << 31) && entries_ != nullptr) clear();
+    if (epochs_.advance(count_, most_nodes) && entries_ != nullptr) clear();
     count_ = 0;
   }
 
   // Room for `most` nodes in all; those placed so far are in `nodes`.
   void reserve(int64_t most, const Id* nodes) {
+    if (most > num_nodes_) most = num_nodes_;
+    if (most > most_nodes) throw std::bad_alloc();
     if (2 * most <= capacity_) return;
     int bits = 12;
     while ((int64_t{1} << bits) < 2 * most) ++bits;
@@ -116,6 +118,7 @@ class HashTable {
     Id node;
     uint32_t stamp;
   };
+  static constexpr int64_t most_nodes = int64_t{1} << 31;  // of one sample: stamps have 32 bits
 
   int64_t home(Id node) const {
     return static_cast<int64_t>((static_cast<uint64_t>(node) * 0x9E3779B97F4A7C15ull) >> shift_);
@@ -130,6 +133,7 @@ class HashTable {
   }
   void clear() { std::memset(entries_, 0, capacity_ * sizeof(Entry)); }
 
+  int64_t num_nodes_;
   Entry* entries_ = nullptr;
   int64_t capacity_ = 0;
   int shift_ = 64;

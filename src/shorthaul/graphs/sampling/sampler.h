@@ -178,20 +178,21 @@ class Sampler {
       for (int64_t n = begin; n < end; ++n) {
         if (n + 16 < end) graph.prefetch_row(n + 16, targets[n + 16]);
         int64_t total = 0;
+        bool is_over = false;
         for_each_run(graph.row(n, targets[n]), fan, [&](int64_t first, int64_t stop, int64_t fan_out) {
-          total += taken(stop - first, fan_out, fan.replace);
+          is_over |= __builtin_add_overflow(total, taken(stop - first, fan_out, fan.replace), &total);
         });
         offsets[n + 1] = static_cast<Id>(total);
-        if (offsets[n + 1] != total) is_too_large = true;
+        if (is_over || offsets[n + 1] != total) is_too_large = true;
       }
     });
-    int64_t total = 0;
+    made.edges = 0;
+    if (is_too_large) return false;
     for (int64_t n = 1; n <= made.targets; ++n) {
-      total += offsets[n];
-      offsets[n] = static_cast<Id>(total);
+      if (__builtin_add_overflow(offsets[n - 1], offsets[n], &offsets[n])) return false;
     }
-    made.edges = total;
-    return !is_too_large && static_cast<int64_t>(static_cast<Id>(total)) == total;
+    made.edges = offsets[made.targets];
+    return true;
   }
 
   template <class Graph>
