@@ -144,7 +144,7 @@ _TEXT = """\
 #include <cstring>
 #include <vector>
 
-#include "shorthaul/parallel.h"
+#include "shorthaul/jit/include/parallel.h"
 
 constexpr int64_t chunk_bytes = 1 << 15;
 constexpr int lanes = 32;  // sums that do not wait for each other: products of 64 bits take fifteen cycles
