@@ -12,6 +12,7 @@ import gc
 import os
 import signal
 import threading
+import time
 import traceback
 import warnings
 import weakref
@@ -39,6 +40,7 @@ from shorthaul.storage import (
     Ticket,
     open_file,
 )
+from tests.injected_interrupts import find_places, run_interrupted
 
 MEBIBYTE = 2**20
 PATIENCE_SECONDS = 20  # for what must happen; never reached when it does
@@ -57,6 +59,14 @@ def paused(engine: StorageEngine) -> Iterator[None]:
         yield
     finally:
         engine._resume()
+
+
+def wait_until(is_so: Callable[[], bool]) -> None:
+    """Return when it is so; fail when that takes too long."""
+    stop = time.monotonic() + PATIENCE_SECONDS
+    while not is_so():
+        assert time.monotonic() < stop
+        time.sleep(0.001)
 
 
 def in_child(work: Callable[[], None]) -> None:
@@ -588,6 +598,26 @@ class StorageEngineContract:
         assert len(raised) == 1
 
     # Counting
+
+    def test_an_interrupt_at_any_line_arrives_and_leaves_nothing(self, engine, scratch):
+        content = np.frombuffer(content_of(3 * 4096), np.uint8)
+        offsets, back = np.arange(3) * 4096, np.empty_like(content)
+
+        def work():
+            engine.write(scratch, 0, content).wait()
+            ticket = engine.read_many(scratch, offsets, 4096, back, offsets)
+            engine.cancel(engine.read(scratch, 0, np.empty(4096, np.uint8)))
+            ticket.wait()
+
+        work()
+        arrived = 0
+        for place in find_places(work, "storage/"):
+            arrived += run_interrupted(work, place)
+            back[:] = 0
+            work()
+            assert np.array_equal(back, content), place
+        assert arrived > 20
+        wait_until(lambda: engine.stats().in_flight_bytes == 0 and scratch._requests == 0)
 
     def test_what_was_done_is_counted(self, engine, scratch):
         with sh.meter() as meter:

@@ -21,6 +21,7 @@ LAYERS = (
         "errors",
         "settings",
         "fallbacks",
+        "interrupts",
         "meter",
         "explain",
         "module_swap",

@@ -250,6 +250,39 @@ def test_the_ring_closed_underneath_fails_requests_and_hangs_none(tmp_path: Path
 
 
 @needs_uring
+@pytest.mark.parametrize("is_polled", [False, True])
+def test_an_error_right_after_the_ring_took_a_request_leaves_it_its_memory(is_polled, tmp_path):
+    with (
+        UringEngine() as engine,
+        open_file(tmp_path, "scratch") as file,
+        BufferPool("4MiB") as pool,
+    ):
+        engine.is_polled = is_polled
+        engine.write(file, 0, np.ones(MEBIBYTE, np.uint8)).wait()
+        taken_in = engine._hand_over
+
+        def interrupted(*request):
+            assert taken_in(*request) == 0
+            raise KeyboardInterrupt
+
+        with paused(engine):
+            engine._hand_over = interrupted
+            with pool.take(MEBIBYTE) as target, pytest.raises(KeyboardInterrupt):
+                engine.read_many(file, [0], [MEBIBYTE], target, [0])
+            engine._hand_over = taken_in
+            del target
+            assert pool.in_use_bytes == MEBIBYTE  # nobody else may have it: the disk writes there
+            file.close()
+            assert file.buffered_descriptor >= 0
+        while engine.stats().in_flight_bytes:
+            pass
+        engine._settle_abandoned()
+        assert not engine._tickets
+        assert pool.in_use_bytes == 0
+        assert file.buffered_descriptor < 0
+
+
+@needs_uring
 def test_a_signal_interrupts_waiting(tmp_path: Path) -> None:
     class AlarmError(Exception):
         pass

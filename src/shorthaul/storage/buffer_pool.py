@@ -22,20 +22,19 @@ import functools
 import mmap
 import os
 import queue
-import threading
 import time
 import weakref
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
 from shorthaul.errors import BufferBudgetError, WaitTimeoutError
+from shorthaul.interrupts import PATIENCE_SECONDS, PatientLock, obey_interrupts
 from shorthaul.meter import record_kept, record_stall
 from shorthaul.storage.page_moves import move_pages
 from shorthaul.units import format_bytes, parse_bytes
@@ -101,25 +100,15 @@ def _map_region(class_bytes: int) -> _Region:
 
 
 class _Loan(weakref.ref[Bytes]):
-    """Gives a region back when its lease dies; `weakref.finalize` takes several times as long."""
+    """Tells when a lease dies: then nothing reaches the memory of its region any more.
 
-    __slots__ = ("pool", "region")
+    Its callback puts it into the pool's queue and is no Python: in a destructor, an interrupt that
+    came while Python ran would be lost, and the region with it.
+    """
 
-    pool: BufferPool
+    __slots__ = ("region",)
+
     region: _Region
-    open: ClassVar[dict[int, _Loan]] = {}  # nobody else keeps them
-
-    @classmethod
-    def begin(cls, lease: Bytes, pool: BufferPool, region: _Region) -> None:
-        """From now on the region is the pool's again when nothing reaches its memory."""
-        loan = cls(lease, cls._end)
-        loan.pool, loan.region = pool, region
-        cls.open[id(loan)] = loan
-
-    @staticmethod
-    def _end(loan: _Loan) -> None:
-        del loan.open[id(loan)]
-        loan.pool._give_back(loan.region)
 
 
 class Buffer:
@@ -200,23 +189,21 @@ class BufferPool:
         self._is_closed = False
         self._free: OrderedDict[int, list[_Region]] = OrderedDict()  # longest unused class first
         self._lent_bytes = 0
+        self._loans: dict[int, _Loan] = {}  # nobody else keeps them
+        # Regions come back from wherever the last reference dies: any thread, even inside `take`
+        # when the garbage collector runs there. Only a SimpleQueue is made to be put to from there.
+        self._returned: queue.SimpleQueue[_Loan | None] = queue.SimpleQueue()
         self._start_afresh()
         _pools.add(self)
 
     def _start_afresh(self) -> None:
-        # Regions come back from wherever the last reference dies: any thread, even inside `take`
-        # when the garbage collector runs there. Only a SimpleQueue is made to be put to from there.
-        before: queue.SimpleQueue[_Region | None] | None = getattr(self, "_returned", None)
-        self._returned: queue.SimpleQueue[_Region | None] = queue.SimpleQueue()
-        while before is not None and not before.empty():
-            self._returned.put(before.get_nowait())
         # One taker at a time looks for room, so that a large request is not overtaken for ever.
-        self._turn = threading.Lock()
+        self._turn = PatientLock()
 
     @property
     def in_use_bytes(self) -> int:
         """Bytes lent out, whether as buffers or as tensors that outlived them."""
-        if not self._returned.empty() and self._turn.acquire(blocking=False):
+        if not self._returned.empty() and self._turn.acquire(0.0):
             try:
                 self._collect()
             finally:
@@ -245,7 +232,7 @@ class BufferPool:
             raise BufferBudgetError(class_bytes, self.budget_bytes)
         limit_seconds = timeout_seconds if block else 0.0
         started = time.monotonic()
-        if not self._turn.acquire(timeout=-1 if limit_seconds is None else limit_seconds):
+        if not self._turn.acquire(limit_seconds):
             raise WaitTimeoutError(self._describe(length_bytes), limit_seconds or 0.0)
         try:
             limit_bytes = min(self.budget_bytes, mapped_bytes or self.budget_bytes)
@@ -253,20 +240,32 @@ class BufferPool:
             while region is None:
                 spent = time.monotonic() - started
                 left = None if limit_seconds is None else max(0.0, limit_seconds - spent)
-                try:
-                    self._keep(self._returned.get(timeout=left))
-                except queue.Empty:
-                    described = self._describe(length_bytes)
-                    raise WaitTimeoutError(described, limit_seconds or 0.0) from None
+                if left == 0.0:
+                    raise WaitTimeoutError(self._describe(length_bytes), limit_seconds or 0.0)
+                self._await_return(left)
                 region = self._find(class_bytes, limit_bytes)
                 if region is not None:
                     record_stall(time.monotonic() - started, self.why)
-            self._lent_bytes += class_bytes
+            return Buffer(self._lend(region), region.address, length_bytes)
         finally:
             self._turn.release()
+
+    def _await_return(self, limit_seconds: float | None) -> None:
+        """Sleep until something comes back, or a little, after which there may be an interrupt."""
+        seconds = (
+            PATIENCE_SECONDS if limit_seconds is None else min(limit_seconds, PATIENCE_SECONDS)
+        )
+        with contextlib.suppress(queue.Empty):
+            self._keep(self._returned.get(timeout=seconds))
+        obey_interrupts()
+
+    def _lend(self, region: _Region) -> Bytes:
         lease = region.lease()
-        _Loan.begin(lease, self, region)
-        return Buffer(lease, region.address, length_bytes)
+        loan = _Loan(lease, self._returned.put)
+        loan.region = region
+        self._loans[id(loan)] = loan
+        self._lent_bytes += region.class_bytes
+        return lease
 
     def trim(self, mapped_bytes: int) -> None:
         """Unmap what is free, the longest unused first, until `mapped_bytes` are mapped at most."""
@@ -285,6 +284,8 @@ class BufferPool:
         with self._turn:
             self._collect()
             self._free.clear()
+            for loan in self._loans.values():  # the leases alone keep that memory from now on
+                loan.region.mapping = None
             record_kept(-self.mapped_bytes, self.why)
             self.mapped_bytes = 0
 
@@ -324,18 +325,15 @@ class BufferPool:
         self.mapped_bytes -= moved_bytes
         record_kept(-moved_bytes, self.why)
 
-    def _give_back(self, region: _Region) -> None:
-        if self._is_closed:
-            region.mapping = None
-        self._returned.put(region)
-
     def _collect(self) -> None:
         while not self._returned.empty():  # nobody else takes from it: the turn is ours
             self._keep(self._returned.get_nowait())
 
-    def _keep(self, region: _Region | None) -> None:
-        if region is None:
+    def _keep(self, loan: _Loan | None) -> None:
+        if loan is None:
             return
+        del self._loans[id(loan)]
+        region = loan.region
         self._lent_bytes -= region.class_bytes
         if not self._is_closed:
             self._free.setdefault(region.class_bytes, []).append(region)

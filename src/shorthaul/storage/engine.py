@@ -39,6 +39,7 @@ from shorthaul.errors import (
     WaitTimeoutError,
 )
 from shorthaul.fallbacks import note_fallback
+from shorthaul.interrupts import PATIENCE_SECONDS, deferred_interrupts, obey_interrupts
 from shorthaul.meter import record_move, record_stall
 from shorthaul.settings import settings
 from shorthaul.storage.buffer_pool import Buffer
@@ -162,7 +163,8 @@ class Ticket:
         if not self._is_finished:
             self._require_same_process()
             started = time.perf_counter()
-            is_done = self._engine._wait_for(self, timeout_seconds)
+            with deferred_interrupts:
+                is_done = self._engine._wait_for(self, timeout_seconds)
             record_stall(time.perf_counter() - started, self.why)
             if not is_done:
                 raise WaitTimeoutError(f"the {self._describe()}", timeout_seconds or 0.0)
@@ -217,7 +219,14 @@ class Ticket:
                 return True
             if self._finished is None:
                 self._finished = threading.Event()
-        return self._finished.wait(timeout_seconds)
+        stop = None if timeout_seconds is None else time.monotonic() + timeout_seconds
+        while True:
+            left = PATIENCE_SECONDS if stop is None else max(0.0, stop - time.monotonic())
+            if self._finished.wait(min(left, PATIENCE_SECONDS)):
+                return True
+            if left == 0.0:
+                return False
+            obey_interrupts()
 
     def _call(self, callback: Callable[[Ticket], None]) -> None:
         try:
@@ -327,10 +336,10 @@ class StorageEngine(ABC):
     ) -> Ticket:
         batch = _check_batch(*columns, span)
         total_bytes = int(batch.lengths_bytes.sum())
-        file.hold()
-        return self._submit(
-            Request(action, file, span, 0, total_bytes, Priority(priority), why, batch)
-        )
+        request = Request(action, file, span, 0, total_bytes, Priority(priority), why, batch)
+        with deferred_interrupts:
+            file.hold()
+            return self._submit(request)
 
     def _enter(
         self,
@@ -343,14 +352,18 @@ class StorageEngine(ABC):
     ) -> Ticket:
         if offset_bytes < 0:
             raise ValueError(f"offset_bytes must not be negative, got {offset_bytes}")
-        file.hold()
-        return self._submit(
-            Request(action, file, span, offset_bytes, span.length_bytes, Priority(priority), why)
-        )
+        length_bytes = span.length_bytes
+        request = Request(action, file, span, offset_bytes, length_bytes, Priority(priority), why)
+        with deferred_interrupts:
+            file.hold()
+            return self._submit(request)
 
     @abstractmethod
     def _submit(self, request: Request) -> Ticket:
-        """Take a request in, waiting while too many bytes are in flight. Owns `file.hold`."""
+        """Take a request in, waiting while too many bytes are in flight. Owns `file.hold`.
+
+        Called with interrupts deferred; it obeys them while it waits, with nothing taken in.
+        """
 
     @abstractmethod
     def cancel(self, ticket: Ticket) -> bool:
@@ -383,6 +396,7 @@ class StorageEngine(ABC):
         return ticket._is_finished
 
     def _wait_for(self, ticket: Ticket, timeout_seconds: float | None) -> bool:
+        """Return when it is done, or false when the time is up; obeys interrupts while it waits."""
         return ticket._await_finish(timeout_seconds)
 
     def __enter__(self) -> StorageEngine:

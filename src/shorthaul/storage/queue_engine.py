@@ -18,6 +18,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from shorthaul.errors import CancelledError, EngineClosedError
+from shorthaul.interrupts import PATIENCE_SECONDS, deferred_interrupts, obey_interrupts
 from shorthaul.meter import record_stall
 from shorthaul.storage.engine import (
     PAUSE_LIMIT_SECONDS,
@@ -185,7 +186,9 @@ class QueueEngine(StorageEngine):
         started = time.perf_counter()
         heapq.heappush(self._waiting, place)
         try:
-            self._room.wait_for(lambda: self._may_enter(request, place))
+            while not self._may_enter(request, place):
+                self._room.wait(PATIENCE_SECONDS)
+                obey_interrupts()
         finally:
             self._waiting.remove(place)
             heapq.heapify(self._waiting)
@@ -336,16 +339,21 @@ class QueueEngine(StorageEngine):
 
     def cancel(self, ticket: Ticket) -> bool:
         """Withdraw a request of which nothing has started."""
-        with self._lock:
-            job = self._jobs.get(ticket)
-            if job is None or job.handed_out:
-                return False
-            self._queues[job.request.priority].remove(job)
-        self._finish(job, CancelledError(f"the {ticket._describe()} was cancelled"))
-        return True
+        with deferred_interrupts:
+            with self._lock:
+                job = self._jobs.get(ticket)
+                if job is None or job.handed_out:
+                    return False
+                self._queues[job.request.priority].remove(job)
+            self._finish(job, CancelledError(f"the {ticket._describe()} was cancelled"))
+            return True
 
     def close(self) -> None:
         """End: what runs is waited for, what is queued ends with `EngineClosedError`."""
+        with deferred_interrupts:
+            self._close()
+
+    def _close(self) -> None:
         with self._lock:
             self._is_closing = True
             queued = [job for waiting in self._queues for job in waiting if job.running == 0]

@@ -292,6 +292,12 @@ class Engine {
         return true;
     }
 
+    // Whether a job was taken in, and not forgotten yet.
+    bool knows(int64_t id) {
+        std::lock_guard<std::mutex> lock(mutex_);
+        return jobs_.count(id) != 0;
+    }
+
     // Copies the failures of a job that is done, and forgets it.
     void take(int64_t id, int64_t* failures) {
         std::lock_guard<std::mutex> lock(mutex_);
@@ -963,6 +969,8 @@ int64_t ring_wait(void* engine, int64_t id, int64_t nanoseconds) {
 int64_t ring_facts(void* engine, int64_t id, void* facts) {
     return at(engine).facts_of(id, static_cast<int64_t*>(facts));
 }
+
+int64_t ring_knows(void* engine, int64_t id) { return at(engine).knows(id); }
 
 void ring_take(void* engine, int64_t id, void* failures) {
     at(engine).take(id, static_cast<int64_t*>(failures));

@@ -25,6 +25,7 @@ from shorthaul.errors import (
     ShorthaulError,
     StorageError,
 )
+from shorthaul.interrupts import PatientLock, deferred_interrupts, obey_interrupts
 from shorthaul.jit import CppSource, Function, NumberArgument, load_kernel
 from shorthaul.meter import record_stall
 from shorthaul.storage.engine import (
@@ -70,6 +71,7 @@ _QUICK = (
         "int64",
     ),
     _function("ring_facts", "engine* id facts*", "int64"),
+    _function("ring_knows", "engine* id", "int64"),
     _function("ring_take", "engine* id failures*"),
     _function("ring_cancel", "engine* id", "int64"),
     _function("ring_stats", "engine* facts*"),
@@ -203,8 +205,9 @@ class UringEngine(StorageEngine):
             self._free.detach()
         self._ring = self._free = None
         self._tickets = {}
+        self._abandoned: list[int] = []  # taken in by the ring, but an error left before the ticket
         self._numbers = itertools.count(1)
-        self._lock = threading.Lock()
+        self._lock = PatientLock()
         self._listener: threading.Thread | None = None
 
     def _open(self) -> int:
@@ -230,14 +233,19 @@ class UringEngine(StorageEngine):
             return self._ring
 
     def _submit(self, request: Request) -> Ticket:
+        self._settle_abandoned()
         ticket = UringTicket(self, request)
         ticket.number = next(self._numbers)
         self._tickets[ticket.number] = ticket
         try:
             failed = self._hand_over(self._ring or self._open(), ticket.number, request)
         except BaseException:
-            self._tickets.pop(ticket.number, None)
-            request.file.drop()
+            if self._ring is not None and self._library.ring_knows(self._ring, ticket.number):
+                # The kernel may be at it: the ticket keeps file and memory until it is done.
+                self._abandoned.append(ticket.number)
+            else:
+                self._tickets.pop(ticket.number, None)
+                request.file.drop()
             raise
         if failed:
             del self._tickets[ticket.number]
@@ -267,14 +275,14 @@ class UringEngine(StorageEngine):
             if failed != -errno.EAGAIN:
                 return int(failed)
             while (failed := self._library.submit_or_wait(*first, *rest, True)) == -errno.EINTR:
-                pass  # Python runs the signal's handler between two calls
+                obey_interrupts()  # the ring has not taken it in
         else:
             addresses = (each.ctypes.data for each in batch)
             values = (ring, number, request.is_write, request.priority, *places, span.address)
             counts = (request.length_bytes, request.range_count)
             arguments = (*values, *counts, *addresses)
             while (failed := self._library.ring_submit_many(*arguments)) == -errno.EINTR:
-                pass
+                obey_interrupts()
         record_stall(time.perf_counter() - started, request.why)
         return int(failed)
 
@@ -283,10 +291,10 @@ class UringEngine(StorageEngine):
         started = time.monotonic()
         left = -1 if timeout_seconds is None else max(0, round(timeout_seconds * 1e9))
         while not ticket._is_finished:
-            try:
-                outcome = self._library.ring_wait(self._ring, ticket.number, left)
-            finally:
-                self._settle(ticket.number)  # also when a signal's handler raises here
+            outcome = self._library.ring_wait(self._ring, ticket.number, left)
+            self._settle(ticket.number)
+            if outcome == -errno.EINTR and not ticket._is_finished:
+                obey_interrupts()
             if outcome == -errno.ENOENT:
                 ticket._await_finish(None)  # another thread is settling it
             elif outcome == 0:
@@ -310,8 +318,11 @@ class UringEngine(StorageEngine):
 
     def _settle(self, number: int) -> None:
         """If the request is done, finish its ticket, once."""
-        if number not in self._tickets:
-            return
+        if number in self._tickets:
+            with deferred_interrupts:
+                self._settle_known(number)
+
+    def _settle_known(self, number: int) -> None:
         facts = (ctypes.c_int64 * 4)()
         if not self._library.ring_facts(self._ring, number, ctypes.addressof(facts)):
             return
@@ -334,14 +345,22 @@ class UringEngine(StorageEngine):
             error,
         )
 
+    def _settle_abandoned(self) -> None:
+        """Finish the tickets that nobody got: no one asks for them."""
+        for number in list(self._abandoned):
+            self._settle(number)
+            if number not in self._tickets:
+                self._abandoned.remove(number)
+
     def cancel(self, ticket: Ticket) -> bool:
         """Withdraw a request of which nothing has started."""
         if not isinstance(ticket, UringTicket) or ticket._is_finished:
             return False
         ticket._require_same_process()
-        is_cancelled = bool(self._library.ring_cancel(self._ring, ticket.number))
-        if is_cancelled:
-            self._settle(ticket.number)
+        with deferred_interrupts:
+            is_cancelled = bool(self._library.ring_cancel(self._ring, ticket.number))
+            if is_cancelled:
+                self._settle(ticket.number)
         return is_cancelled
 
     def close(self) -> None:
@@ -350,13 +369,13 @@ class UringEngine(StorageEngine):
             if self._is_closed:
                 return
             self._is_closed = True
-        if self._ring is None:
-            return
-        self._library.ring_close(self._ring)
-        if self._listener is not None and self._listener is not threading.current_thread():
-            self._listener.join()
-        for number in list(self._tickets):
-            self._settle(number)
+            if self._ring is None:
+                return
+            self._library.ring_close(self._ring)
+            if self._listener is not None and self._listener is not threading.current_thread():
+                self._listener.join()
+            for number in list(self._tickets):
+                self._settle(number)
 
     def _pause(self) -> None:
         if self._ring is not None and not self._is_closed:
