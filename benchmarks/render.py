@@ -23,6 +23,7 @@ from typing import Any
 
 from benchmarks import ledger
 from benchmarks.bars import draw_layer_shares, draw_steps
+from benchmarks.claims import render_claims, render_claims_briefly
 from benchmarks.curve import draw_curve, draw_curves
 from benchmarks.heat_map import draw_heat_map, draw_memory
 from benchmarks.reference import render_errors, render_pages, render_settings
@@ -128,6 +129,8 @@ def list_tables(root: Path, directory: Path) -> dict[str, Callable[[], str]]:
             "pages": lambda: render_pages(root / "docs"),
             "settings": render_settings,
             "errors": render_errors,
+            "claims": partial(render_claims, directory),
+            "claims-in-brief": partial(render_claims_briefly, directory),
             "stages": render_stages,
         }
     )

@@ -18,6 +18,7 @@ import click
 from shorthaul import __version__
 from shorthaul.cli.bench import bench
 from shorthaul.cli.cache import cache
+from shorthaul.cli.claims import claims
 from shorthaul.cli.completion import completion
 from shorthaul.cli.demo import demo
 from shorthaul.cli.doctor import doctor
@@ -89,7 +90,7 @@ def program(traceback: bool) -> None:
     del traceback  # read by Program.invoke
 
 
-for verb in (doctor, demo, bench, explain, tune, cache, completion):
+for verb in (doctor, demo, bench, claims, explain, tune, cache, completion):
     program.add_command(verb)
 
 
