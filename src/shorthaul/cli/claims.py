@@ -16,7 +16,7 @@ from shorthaul.cli.bench import find_checkout
 @click.option("--run", "is_run", is_flag=True, help="Measure them anew first, into the ledger.")
 @click.pass_context
 def claims(context: click.Context, names: tuple[str, ...], is_run: bool) -> None:
-    """Hold the claims of the four papers against the ledger: all, or those named, such as H1."""
+    """Hold the claims of four papers against the ledger."""
     checkout = find_checkout(Path.cwd())
     if checkout is None:
         raise click.ClickException(
