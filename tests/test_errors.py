@@ -15,6 +15,7 @@ from shorthaul.errors import (
     CacheOwnershipError,
     ChangedFileError,
     CompileError,
+    CompilerDefectError,
     CudaMappingError,
     CudaUnavailableError,
     DiskTensorError,
@@ -81,6 +82,12 @@ GOLDEN: dict[ShorthaulError, str] = {
     ),
     LayerArgumentError("rgcn needs `x`", "pass x=<tensor>"): (
         "rgcn needs `x`.\n  Pass x=<tensor>."
+    ),
+    CompilerDefectError("rgat", "lower", "`out` reads `tanh`, which nothing has made by then"): (
+        "after `lower`, the compiled layer `rgat` does not hang together: `out` reads `tanh`, which "
+        "nothing has made by then.\n"
+        "  This is a defect of shorthaul, not of the layer: please report it with the layer's text.\n"
+        '  Until it is mended, set `layer.function.backend = "reference"`: plain PyTorch, slower.'
     ),
     SecondDerivativeError("rgcn"): (
         "the gradient of the compiled layer `rgcn` was differentiated; it has a first derivative "

@@ -608,6 +608,19 @@ class LayerArgumentError(ShorthaulError, ValueError, TypeError):
         super().__init__(f"{problem}.\n  {remedy[:1].upper()}{remedy[1:]}.")
 
 
+class CompilerDefectError(ShorthaulError, RuntimeError):
+    """The compiler of relational layers made something that does not hang together: a defect of shorthaul."""
+
+    def __init__(self, layer: str, stage: str, problem: str, line: object = None) -> None:
+        where = f"\n  {line}" if line is not None else ""
+        super().__init__(
+            f"after `{stage}`, the compiled layer `{layer}` does not hang together: {problem}.{where}\n"
+            "  This is a defect of shorthaul, not of the layer: please report it with the layer's "
+            "text.\n"
+            '  Until it is mended, set `layer.function.backend = "reference"`: plain PyTorch, slower.'
+        )
+
+
 class SecondDerivativeError(ShorthaulError, NotImplementedError):
     """The gradient of a compiled relational layer was differentiated again."""
 

@@ -73,6 +73,26 @@ def attend(
 
 
 @layer
+def additive(
+    g,
+    x: NodeFeature("width"),
+    weight: Weight("relation", "width", "out"),
+    query: Weight("width", "out"),
+    score: Weight("out", 1),
+    bias: Weight("relation", 1),
+):
+    """Attention by a hidden layer: a product per edge, of a power per edge."""
+    for e in g.edges():
+        e.value = linear(e.source.x, weight[e.relation])
+        e.hidden = tanh(e.value + linear(e.target.x, query))
+        e.alpha = softmax(leaky_relu(linear(e.hidden, score) + bias[e.relation]))
+    for n in g.target_nodes():
+        for e in n.incoming_edges():
+            n.out += e.alpha * e.value
+    return n.out
+
+
+@layer
 def transform(
     g,
     x: NodeFeature("width"),
@@ -138,6 +158,7 @@ def drop(g, x: NodeFeature("width")):
 
 LAYERS: dict[str, LayerDefinition] = {
     "convolve": convolve,
+    "additive": additive,
     "attend": attend,
     "transform": transform,
     "everything": everything,

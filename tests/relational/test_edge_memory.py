@@ -1,16 +1,19 @@
 """Which numbers per edge are written down, and that it changes no number."""
 
+import random
+
 import pytest
 import torch
 
-from shorthaul.relational import NodeFeature, Weight, dot, exp, layer, linear, softmax
+from shorthaul.relational import NodeFeature, Weight, dot, exp, layer, linear, lowering, softmax
 from shorthaul.relational.differentiate import differentiate
 from shorthaul.relational.edge_memory import find_kept_edge_values
-from shorthaul.relational.lowering import CHOICES, RowLoop, lower, results_of
+from shorthaul.relational.lowering import ALIASES, CHOICES, RowLoop, lower, results_of
 from shorthaul.relational.passes import run_passes
 from shorthaul.relational.spaces import Space
 from shorthaul.relational.trace import trace
-from tests.relational.programs import sample_graph, sizes_of
+from shorthaul.relational.verify import verify_plan
+from tests.relational.programs import LAYERS, additive, record, sample_graph, sizes_of
 
 
 @layer
@@ -59,6 +62,41 @@ def test_cheap_values_are_computed_again():
     program = differentiate(forward, ["x"])
     kept = find_kept_edge_values(program, program.output_values()[:1])
     assert "both" not in kept
+
+
+def test_what_products_read_and_make_is_no_choice():
+    """It has memory anyway: to choose it again once lost it (`tanh` of additive attention)."""
+    program = differentiate(record(additive), ["x", "weight", "score", "bias"])
+    kept = find_kept_edge_values(program, program.output_values()[:1])
+    of_products = {
+        name
+        for step in program.steps
+        if step.operation in ("linear", "outer")
+        for name in (step.name, *step.operands)
+    }
+    assert kept
+    assert kept.isdisjoint(of_products)
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_whatever_is_chosen_no_value_is_lost(name, monkeypatch):
+    """Which values are kept is a question of speed: any choice makes a plan that hangs together."""
+    program = record(LAYERS[name])
+    count, inputs = len(program.outputs), [step.name for step in program.inputs]
+    *_, (_, program) = run_passes(program, sizes_of(sample_graph()))
+    *_, (_, program) = run_passes(differentiate(program, inputs), sizes_of(sample_graph()))
+    outputs = program.output_values()[:count]
+    of_edges = [
+        step.name
+        for step in program.steps
+        if step.space is Space.EDGE and step.operation not in ("input", "expand", *ALIASES)
+    ]
+    chance = random.Random(0)
+    choices = [{each} for each in of_edges] + [set(of_edges)]
+    choices += [set(chance.sample(of_edges, len(of_edges) // 2)) for _ in range(20)]
+    for chosen in choices:
+        monkeypatch.setattr(lowering, "find_kept_edge_values", lambda *_, chosen=chosen: chosen)
+        verify_plan(lower(program, outputs), f"choosing {sorted(chosen)}", outputs)
 
 
 def test_without_fusion_every_value_has_its_own_loop():

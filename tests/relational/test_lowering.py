@@ -30,6 +30,13 @@ def test_attention_is_three_products_and_one_loop():
     )
 
 
+def test_a_product_per_edge_finds_its_rows():
+    text = _lower("additive", ["x", "weight", "query", "score", "bias"]).text()
+    forward, _, backward = text.partition("backward")
+    assert "loop over edge rows: hidden\n  product: linear_1 = linear hidden, score" in forward
+    assert "hidden" in backward.partition("saved for backward: ")[2]
+
+
 @pytest.mark.parametrize("name", ["convolve", "attend"])
 def test_no_row_of_an_edge_has_memory(name):
     plan = _lower(name, ["x", "weight"])

@@ -22,6 +22,7 @@ from shorthaul.relational.passes.rewriting import GraphSizes
 from shorthaul.relational.recompute import keep_within
 from shorthaul.relational.spaces import Space
 from shorthaul.relational.topology import Topology
+from shorthaul.relational.verify import verify_plan, verify_program
 
 if TYPE_CHECKING:  # Triton is optional, and takes a second to import
     from shorthaul.relational.backends.triton import TritonPlan
@@ -118,15 +119,17 @@ def _compile(
     budget_bytes: int | None,
 ) -> Compilation:
     sizes = GraphSizes(dict(zip(Space, rows, strict=True)), trains=bool(gradients))
-    stages = [("as written", program)]
+    stages = [("as written", verify_program(program, "trace"))]
     stages += run_passes(program, sizes, without)
     if gradients:
-        whole = differentiate(stages[-1][1], gradients)
+        before = stages[-1][1]
+        whole = verify_program(differentiate(before, gradients), "differentiate", before)
         stages.append(("differentiate", whole))
         stages += [(f"{name}, backward", each) for name, each in run_passes(whole, sizes, without)]
     last = stages[-1][1]
     outputs = last.output_values()[: len(program.outputs)]
-    plan = lower(last, outputs, without)
+    plan = verify_plan(lower(last, outputs, without), "lower", outputs)
     if budget_bytes is not None:
         plan = keep_within(plan, sizes, dtype.itemsize, budget_bytes)
+        verify_plan(plan, "keep_within", outputs)
     return Compilation(tuple(stages), plan, dtype, index_dtype, gradients, backend)

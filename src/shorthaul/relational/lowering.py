@@ -109,7 +109,7 @@ def describe(work: Work, program: Program) -> str:
 
 
 def lower(program: Program, forward_outputs: Iterable[str], without: Collection[str] = ()) -> Plan:
-    """The kernels of `program`; what `forward_outputs` need goes first.
+    """The kernels of `program`; what `forward_outputs`, its first outputs, need goes first.
 
     Two choices can be left `without`, see `CHOICES`: then values that loops share are computed again,
     and every value has its own loop and its own memory.
@@ -124,17 +124,16 @@ def lower(program: Program, forward_outputs: Iterable[str], without: Collection[
     for step in program.steps:
         if step.name in forward_names:
             lowering.place(step)
+    lowering.close(forward_outputs)
     forward = tuple(lowering.works)
-    lowering.close()
     for step in program.steps:
         if step.name not in forward_names:
             lowering.place(step)
+    lowering.close(program.output_values())
     backward = tuple(lowering.works[len(forward) :])
     made = {name for work in forward for name in results_of(work)}
     read = {name for work in backward for name in operands_of(work, program, stored)}
-    read |= {
-        base_of(program, value) for value in program.output_values() if value not in forward_names
-    }
+    read |= {base_of(program, value) for value in program.output_values()[len(forward_outputs) :]}
     saved = tuple(s.name for s in program.steps if s.name in made and s.name in read)
     return Plan(program, forward, backward, frozenset(stored), saved)
 
@@ -246,16 +245,18 @@ class _Lowering:
         self.first_open = 0
         self.waiting: dict[str, Step] = {}
 
-    def close(self) -> None:
-        """Let nothing more into the kernels so far."""
+    def close(self, outputs: Iterable[str]) -> None:
+        """Let nothing more into the kernels so far, which make `outputs`."""
+        for output in outputs:
+            name = base_of(self.program, output)
+            if name in self.waiting:  # no loop that would have made it on the way
+                self._make_waiting([*self._find_waiting(self.program[name]), name])
         self.first_open = len(self.works)
 
     def place(self, step: Step) -> None:
         """Find or make the kernel for one step, if it needs one."""
         if step.name not in self.stored or step.operation in ("input", *ALIASES):
             return
-        if not self._takes_waiting(step):
-            self._make_waiting(step)
         if step.operation == "linear" and not step.space.is_small:
             x, weight = step.operands
             self._append(step, Product(step.name, gather_of(self.program, x), weight))
@@ -273,6 +274,7 @@ class _Lowering:
             self._join(step)
 
     def _append(self, step: Step, work: Work) -> None:
+        self._make_waiting(self._find_waiting(step))
         self.made_by[step.name] = len(self.works)
         self.works.append(work)
 
@@ -283,7 +285,13 @@ class _Lowering:
         fine = way = None
         if step.operation == "reduce":
             fine, way = self.program[step.operands[0]].space, step["way"]
-        inner = self._take_waiting(step, fine)
+        inner = self._find_waiting(step)
+        if fine is Space.EDGE and not step.space.is_small:  # its loop makes them on the way
+            for name in inner:
+                del self.waiting[name]
+        else:
+            self._make_waiting(inner)
+            inner = []
         earliest = self.first_open
         for name in (*inner, step.name):
             for leaf, along in self._leaves(name):
@@ -304,17 +312,11 @@ class _Lowering:
         for leaf, along in leaves(self.program, self.stored, name):
             yield base_of(self.program, leaf), along
 
-    def _takes_waiting(self, step: Step) -> bool:
-        """Whether the loop of `step` goes over the edges of its rows and can make edge values."""
-        is_kept = step.space is Space.EDGE and step.name in self.edge_values
-        reduces = step.operation == "reduce" and not step.space.is_small
-        return is_kept or (reduces and self.program[step.operands[0]].space is Space.EDGE)
-
-    def _make_waiting(self, step: Step) -> None:
-        """Make the waiting values that `step` reads in a loop of their own."""
-        for name in self._find_waiting(step):
-            del self.waiting[name]
-            self._append(self.program[name], RowLoop(Space.EDGE, None, None, [name]))
+    def _make_waiting(self, names: Iterable[str]) -> None:
+        """Make these waiting values, each in a loop of its own."""
+        for name in names:
+            step = self.waiting.pop(name)
+            self._append(step, RowLoop(Space.EDGE, None, None, [name]))
 
     def _find_waiting(self, step: Step) -> list[str]:
         """The waiting edge values that `step` is made from, in their order."""
@@ -326,15 +328,6 @@ class _Lowering:
                     found.add(leaf)
                     look.append(leaf)
         return [name for name in self.waiting if name in found]
-
-    def _take_waiting(self, step: Step, fine: Space | None) -> list[str]:
-        """The waiting edge values that `step` is made from, which its loop will make on the way."""
-        if fine is not Space.EDGE or step.space.is_small:
-            return []
-        found = self._find_waiting(step)
-        for name in found:
-            del self.waiting[name]
-        return found
 
     def _find_loop(self, step: Step, fine: Space | None, way: str | None, earliest: int) -> RowLoop:
         """A loop over the same rows: one that comes late enough, one that can be moved, or a new one."""

@@ -18,6 +18,7 @@ from shorthaul.relational.passes.rewriting import GraphSizes
 from shorthaul.relational.passes.sides import choose_sides
 from shorthaul.relational.passes.simplify import canonicalise, remove_concatenations
 from shorthaul.relational.passes.spread import scale_on_edges
+from shorthaul.relational.verify import verify_program
 
 Pass = Callable[[Program, GraphSizes], Program]
 
@@ -40,8 +41,8 @@ PASS_NAMES = (*dict.fromkeys(each.__name__ for each in PIPELINE), *CHOICES)
 def run_passes(
     program: Program, sizes: GraphSizes, without: Collection[str] = ()
 ) -> Iterator[tuple[str, Program]]:
-    """The program after each pass, with the pass's name."""
+    """The program after each pass, verified, with the pass's name."""
     for each in PIPELINE:
         if each.__name__ not in without:
-            program = each(program, sizes)
+            program = verify_program(each(program, sizes), each.__name__, program)
             yield each.__name__, program
