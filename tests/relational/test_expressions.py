@@ -2,7 +2,7 @@
 
 import pytest
 
-from shorthaul.errors import LayerLanguageError
+from shorthaul.errors import LayerLanguageError, RelationalProgramError
 from shorthaul.relational.expressions import (
     Expression,
     Recorder,
@@ -66,3 +66,23 @@ def test_only_values_are_values(recorder):
     with recorder, pytest.raises(LayerLanguageError, match="got str 'x'") as caught:
         as_expression("x")
     assert "test_expressions.py:" in str(caught.value)
+
+
+def _matrices(recorder, *shape):
+    recorder.edge_values["m"] = recorder.make.input("m", shape, Space.EDGE, "edge")
+    edge = EdgeSymbol(recorder)
+    return edge.source.x, edge.m
+
+
+def test_each_row_is_multiplied_by_a_matrix_of_its_own(recorder):
+    x, m = _matrices(recorder, 12)
+    made = x @ m.reshape(4, 3)
+    assert (made.shape, made._space) == ((3,), Space.EDGE)
+    assert (x.reshape(2, 2) @ m.reshape(2, 2, 3)).shape == (2, 3)  # head by head
+    assert not any(step.operation == "linear" for step in recorder.make.steps.values())
+
+
+def test_a_matrix_of_another_depth_is_refused(recorder):
+    x, m = _matrices(recorder, 15)
+    with pytest.raises(RelationalProgramError, match="vectors have width 4, the matrix takes 5"):
+        x @ m.reshape(5, 3)

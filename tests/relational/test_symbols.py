@@ -156,3 +156,14 @@ def test_a_weight_by_both_of_another_shape_is_named():
     made.first = torch.nn.Parameter(made.first.detach().flatten(0, 1))
     with pytest.raises(LayerArgumentError, match=r"\(32, 5, 3\), expected \(16, 2, 5, 3\)"):
         made(sample_graph(), x)
+
+
+def test_a_reshaped_slice_is_still_a_weight_per_relation(recorder):
+    recorder.make.input("flat", (8,), Space.RELATION, "weight")
+    edge, flat = EdgeSymbol(recorder), WeightArgument(recorder, "flat")
+    matrix = flat[edge.relation].reshape(4, 2)
+    assert matrix.shape == (4, 2)
+    assert "linear expand, reshape {transposed=False, way=relation}" in repr(edge.source.x @ matrix)
+    first, rest = flat[edge.relation].split(2, 6)
+    assert (first.shape, rest.shape) == ((2,), (6,))
+    assert "expand slice {to=edge, way=relation}" in repr(first._as_expression())

@@ -15,6 +15,7 @@ from typing import Any
 
 from shorthaul.errors import LayerLanguageError
 from shorthaul.relational.ir import Builder, SourceLine
+from shorthaul.relational.operations import infer
 from shorthaul.relational.spaces import Space, find_way
 
 _recording: ContextVar[Recorder | None] = ContextVar("recording", default=None)
@@ -337,6 +338,8 @@ def multiply_matrix(x: Any, weight: Any) -> Expression:
         product: Expression = multiply(x)
         return product
     matrix = as_expression(weight)
+    if not matrix._space.is_small:
+        return _multiply_rows(x, matrix)
     way = None if matrix._space is x._space else find_way(x._space, matrix._space)
     if way is None and matrix._space is not x._space:
         raise x._recorder.fail(
@@ -344,6 +347,20 @@ def multiply_matrix(x: Any, weight: Any) -> Expression:
             "slice the weight by what the value has: weight[e.relation], weight[n.type]",
         )
     return x._recorder.add("linear", x._value, matrix._value, way=way, transposed=False)
+
+
+def _multiply_rows(x: Expression, matrix: Expression) -> Expression:
+    """Each row times a matrix of its own: sums of products, as no two rows share one."""
+    recorder = x._recorder
+    space = max(x._space, matrix._space, key=ordered_spaces)
+    x, matrix = spread(x, space), spread(matrix, space)
+    steps = (recorder.make.steps[x._value], recorder.make.steps[matrix._value])
+    shape, _ = infer("linear", steps, {"way": None, "transposed": False}, recorder.line())
+    *heads, depth, width = matrix.shape
+    between = (1,) * (len(x.shape) - 1 - len(heads))  # dimensions that share a matrix
+    products = x.reshape(*x.shape, 1) * matrix.reshape(*heads, *between, depth, width)
+    summed = recorder.add("sum", products._value, axes=(len(x.shape) - 1,))
+    return summed.reshape(*shape)
 
 
 def group_way(recorder: Recorder, within: str) -> str:

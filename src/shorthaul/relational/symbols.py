@@ -89,13 +89,18 @@ class WeightSlice(Symbolic):
         """Widths of one slice."""
         return self._recorder.make.steps[self._value].shape
 
-    def reshape(self, *shape: int) -> Expression:
-        """The slice with other widths, as a value per row."""
-        return self._as_expression().reshape(*shape)
+    def reshape(self, *shape: int) -> WeightSlice:
+        """The slice with other widths."""
+        return self._again(Expression(self._recorder, self._value).reshape(*shape))
 
-    def split(self, *widths: int) -> tuple[Expression, ...]:
-        """Parts of the last dimension, as values per row."""
-        return self._as_expression().split(*widths)
+    def split(self, *widths: int) -> tuple[WeightSlice, ...]:
+        """Parts of the last dimension."""
+        parts = Expression(self._recorder, self._value).split(*widths)
+        return tuple(self._again(each) for each in parts)
+
+    def _again(self, whole: Expression) -> WeightSlice:
+        """The slice of what was made of the whole weight: never a matrix per row."""
+        return WeightSlice(self._recorder, whole._value, self.index)
 
     def _multiply(self, x: Expression) -> Expression:
         """`x` times the slice of each row, by the way to it: never as a matrix per row."""
