@@ -8,11 +8,11 @@ from shorthaul.errors import CompilerDefectError
 from shorthaul.relational import passes
 from shorthaul.relational.differentiate import differentiate
 from shorthaul.relational.ir import Program
-from shorthaul.relational.lowering import RowLoop, lower, results_of
+from shorthaul.relational.lowering import RowLoop, lower, operands_of, results_of
 from shorthaul.relational.passes import run_passes
 from shorthaul.relational.recompute import find_again
 from shorthaul.relational.spaces import Space
-from shorthaul.relational.verify import verify_plan, verify_program
+from shorthaul.relational.verify import verify_plan, verify_program, verify_reads
 from tests.relational.programs import LAYERS, attend, record, sample_graph, sizes_of
 
 
@@ -128,3 +128,11 @@ def test_a_loop_that_reads_what_it_has_not_made_is_found():
     works = (*plan.forward[:number], turned, *plan.forward[number + 1 :])
     with pytest.raises(CompilerDefectError, match="that its own loop has yet to make"):
         verify_plan(replace(plan, forward=works), "turn", outputs)
+
+
+def test_a_text_that_reads_what_the_plan_does_not_know_is_found():
+    plan, _ = _plan()
+    work = next(work for work in plan.forward if isinstance(work, RowLoop))
+    verify_reads(plan, work, operands_of(work, plan.program, set(plan.stored)), "emit C++")
+    with pytest.raises(CompilerDefectError, match=r"after `emit C.*reads `x`, which is none of"):
+        verify_reads(plan, work, ["x"], "emit C++")

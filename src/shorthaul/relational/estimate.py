@@ -23,6 +23,7 @@ from shorthaul.relational.backends.emit_products import ROWS_PER_OUTER_TILE
 from shorthaul.relational.backends.run import find_exported, find_last_uses
 from shorthaul.relational.ir import Step
 from shorthaul.relational.lowering import (
+    READ_THROUGH,
     OuterSum,
     Plan,
     Product,
@@ -253,7 +254,8 @@ class _Counter:
         found: dict[tuple[str, str | None], int] = {}
         for step in self._computed(work):
             for operand in step.operands:
-                if operand not in self.stored or base_of(self.program, operand) in made:
+                is_read = operand in self.stored and not self._is_read_through(operand)
+                if not is_read or base_of(self.program, operand) in made:
                     continue
                 way = step["way"] if step.operation == "expand" else None
                 # Along the loop's own way a row is read once and serves all the finer rows of it.
@@ -320,12 +322,16 @@ class _Counter:
         while waiting:
             step = self.program[waiting.pop()]
             yield step
-            if step.operation in ("expand", "extend"):
+            if step.operation in READ_THROUGH:
                 continue
             for operand in step.operands:
-                if operand not in seen and operand not in self.stored:
+                is_made = operand not in self.stored or self._is_read_through(operand)
+                if operand not in seen and is_made:
                     seen.add(operand)
                     waiting.append(operand)
+
+    def _is_read_through(self, name: str) -> bool:
+        return self.program[name].operation in READ_THROUGH
 
     def _step_flops(self, step: Step) -> int:
         rows = self.sizes[step.space]

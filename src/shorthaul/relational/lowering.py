@@ -25,6 +25,8 @@ from shorthaul.relational.spaces import Space
 CHOICES = ("keep_edge_values", "fuse_loops")  # of lowering, which can be left out by name
 
 ALIASES = ("reshape", "restrict")  # of a stored value: the same memory under another shape
+# Loops read these where what they are made from lies, also where they have memory themselves.
+READ_THROUGH = ("expand", "extend")
 
 
 @dataclass(frozen=True)
@@ -168,7 +170,7 @@ def find_stored(program: Program, kept: Iterable[str] = (), is_fused: bool = Tru
     """The values that need memory: with `kept` edge values, and all of them if nothing is fused."""
     stored = {*program.output_values(), *kept}
     for step in program.steps:
-        if not is_fused and step.operation not in ("expand", "extend", "keep", *ALIASES):
+        if not is_fused and step.operation not in (*READ_THROUGH, "keep", *ALIASES):
             stored.add(step.name)
         if step.operation in ("input", "linear", "outer", "reduce", "count"):
             stored.add(step.name)

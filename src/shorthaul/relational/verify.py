@@ -104,6 +104,17 @@ def verify_plan(plan: Plan, stage: str, forward_outputs: Collection[str]) -> Pla
     return plan
 
 
+def verify_reads(plan: Plan, work: RowLoop, read: Iterable[str], stage: str) -> None:
+    """Raise `CompilerDefectError` if the text of a loop reads what the plan does not know of."""
+    known = operands_of(work, plan.program, set(plan.stored))
+    for name in read:
+        if name not in known:
+            problem = f"the text of `{describe(work, plan.program)}` reads `{name}`"
+            raise CompilerDefectError(
+                plan.program.name, stage, f"{problem}, which is none of {sorted(known)}"
+            )
+
+
 class _PlanCheck:
     """Goes through a plan as a run does, with names in place of tensors."""
 

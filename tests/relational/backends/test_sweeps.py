@@ -1,8 +1,12 @@
 """Which sweep makes what: the order that every backend's loops are written in."""
 
+from shorthaul.relational import NodeFeature, tanh
+from shorthaul.relational.backends.emit_row_loop import emit_row_loop
 from shorthaul.relational.backends.sweeps import SweepOrder
+from shorthaul.relational.differentiate import differentiate
 from shorthaul.relational.lowering import RowLoop, lower
 from shorthaul.relational.passes import run_passes
+from shorthaul.relational.trace import trace
 from tests.relational.programs import attend, convolve, record, sample_graph, sizes_of
 
 
@@ -34,3 +38,28 @@ def test_a_sum_takes_one_sweep_and_keeps_nothing():
     assert not order.is_leaf("divide")
     assert order.is_row(order.program["out"])
     assert not order.is_row(order.program["divide"])
+
+
+def test_a_returned_row_of_a_node_is_read_where_the_node_lies():
+    """A value spread to the edges has memory if it is returned; no loop may count on it."""
+
+    def returned(g, x: NodeFeature(2)):
+        for e in g.edges():
+            e.seen = tanh(e.source.x)
+        for n in g.target_nodes():
+            for e in n.incoming_edges():
+                n.out += e.seen * e.target.x
+        return n.out, e.seen
+
+    sizes = sizes_of(sample_graph())
+    *_, (_, forward) = run_passes(trace(returned, {}), sizes)
+    program = differentiate(forward, ["x"])
+    seen = program.outputs[1][1]
+    plan = lower(program, program.output_values()[:2])
+    assert program[seen].operation == "expand"
+    assert seen in plan.stored
+    assert seen not in plan.saved
+    loops = [work for work in plan.forward + plan.backward if isinstance(work, RowLoop)]
+    assert not any(SweepOrder(work, program, plan.stored).is_leaf(seen) for work in loops)
+    for work in loops:
+        assert seen not in emit_row_loop("loop", work, program, plan.stored, [seen]).leaves

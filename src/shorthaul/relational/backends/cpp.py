@@ -40,6 +40,7 @@ from shorthaul.relational.backends.run import (
 )
 from shorthaul.relational.lowering import OuterSum, Plan, Product, RowLoop, TorchStep
 from shorthaul.relational.random_stream import start_state
+from shorthaul.relational.verify import verify_reads
 from shorthaul.relational.workspace import empty_rows
 
 _NUMBERS = {
@@ -107,6 +108,7 @@ def emit_plan(plan: Plan, dtype: torch.dtype, index_dtype: torch.dtype) -> CppPl
             loops[number] = emit_row_loop(
                 name, work, program, plan.stored, exported, is_narrow=dtype in WIDE
             )
+            verify_reads(plan, work, loops[number].leaves, "emit C++")
             texts.append(loops[number].text)
             functions.append(_loop_function(loops[number], work, dtype, index_dtype))
         elif isinstance(work, Product):

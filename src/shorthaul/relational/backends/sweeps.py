@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from shorthaul.relational.ir import Program, Step
-from shorthaul.relational.lowering import RowLoop, base_of
+from shorthaul.relational.lowering import READ_THROUGH, RowLoop, base_of
 
 SCRATCH_WIDTH = 16  # values up to this wide are kept between the sweeps of one row
 
@@ -67,7 +67,9 @@ class SweepOrder:
         return base_of(self.program, name) in self.work.results
 
     def is_leaf(self, name: str) -> bool:
-        """Whether the value is read from memory, not made here."""
+        """Whether the value is read from its own memory, not made here."""
+        if self.program[name].operation in READ_THROUGH:
+            return False
         return name in self.stored and not self.is_local(name)
 
     def is_row(self, step: Step) -> bool:

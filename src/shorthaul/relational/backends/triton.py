@@ -33,6 +33,7 @@ from shorthaul.relational.backends.run import (
 )
 from shorthaul.relational.lowering import OuterSum, Plan, Product, RowLoop
 from shorthaul.relational.random_stream import start_state
+from shorthaul.relational.verify import verify_reads
 
 _PREAMBLE = '''\
 """{title}"""
@@ -108,6 +109,7 @@ def emit_plan(plan: Plan, dtype: torch.dtype, index_dtype: torch.dtype) -> Trito
                 exported,
                 types,
             )
+            verify_reads(plan, work, loops[number].leaves, "emit Triton")
         elif isinstance(work, Product):
             constants[number] = triton_launch.product_constants(
                 program[work.step], program[work.x.value], program[work.weight], dtype
