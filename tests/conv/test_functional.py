@@ -78,6 +78,29 @@ def _flat(case: Case) -> tuple[Any, dict[str, Any], int]:
     return (conv1d, conv2d, conv3d)[dimensions - 1], options, first
 
 
+@pytest.mark.parametrize("groups", [1, 2])
+@pytest.mark.parametrize("mode", ["zeros", "reflect"])
+def test_images_without_channels_give_what_they_give_in_torch(mode: str, groups: int) -> None:
+    # No channels either, although the weight and the bias have some.
+    leaves = [
+        torch.randn(shape, requires_grad=True) for shape in ((2, 0, 6, 5), (4, 0, 3, 3), (4,))
+    ]
+    expected = torch.conv2d(*leaves, padding=(2, 1), groups=groups)
+    options: dict[str, Any] = {"padding": (2, 1), "padding_mode": mode, "groups": groups}
+    got = conv2d(*leaves, **options)
+    assert got.shape == expected.shape
+    for one, other in zip(
+        torch.autograd.grad(got.sum(), leaves),
+        torch.autograd.grad(expected.sum(), leaves),
+        strict=True,
+    ):
+        assert torch.equal(one, other)
+    with torch.no_grad():
+        assert conv2d(*leaves, **options).shape == expected.shape
+        out = torch.empty_like(expected)
+        assert conv2d(*leaves, **options, out=out) is out
+
+
 LOW_AND_HIGH = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 
 
@@ -240,18 +263,16 @@ class TestOut:
             conv2d(self.image, weight, out=torch.empty(2, 4, 4, 4))
 
 
-@pytest.mark.parametrize("shape", [(0, 3, 5, 5), (2, 0, 5, 5)])
-def test_zero_sizes(shape: tuple[int, ...]) -> None:
-    image = torch.zeros(shape, requires_grad=True)
-    weight = torch.ones(4, shape[1], 3, 3, requires_grad=True)
-    bias = torch.ones(4, requires_grad=True)
+def test_a_batch_of_no_images() -> None:
+    image = torch.zeros(0, 3, 5, 5, requires_grad=True)
+    weight, bias = torch.ones(4, 3, 3, 3, requires_grad=True), torch.ones(4, requires_grad=True)
     output = conv2d(image, weight, bias)
-    assert output.shape == (shape[0], 4, 3, 3)
+    assert output.shape == (0, 4, 3, 3)
     output.sum().backward()
     assert weight.grad is not None
-    assert weight.grad.shape == weight.shape
+    assert torch.equal(weight.grad, torch.zeros_like(weight))
     assert bias.grad is not None
-    assert bias.grad.tolist() == [9.0 * shape[0]] * 4
+    assert bias.grad.tolist() == [0.0] * 4
 
 
 @pytest.mark.parametrize("special", [torch.nan, torch.inf, -torch.inf, 1e-40, -1e-40])

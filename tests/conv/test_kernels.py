@@ -28,6 +28,7 @@ from shorthaul.conv.packing import forward_view, pack_panels, packed_weights
 from shorthaul.conv.plans import choose_windows
 from shorthaul.conv.problem import ACTIVATIONS, LAYOUTS, ConvProblem
 from shorthaul.conv.schedule import (
+    SPECIALISED_FLOPS,
     ConvSchedule,
     candidate_schedules,
     choose_schedule,
@@ -716,3 +717,52 @@ def test_weights_in_any_strides() -> None:
 def test_what_is_not_supported_says_why() -> None:
     assert supports(PLAIN) is None
     assert supports(replace(PLAIN, dtype=torch.int32)) == "torch.int32 has no generated kernel"
+
+
+def _deep(channels: tuple[int, int], kernel: tuple[int, int, int], **options: Any) -> Case:
+    """Images of nine planes, and enough of them that kernels are compiled for the shape."""
+    problem = ConvProblem(*channels, kernel, **options)
+    one = problem.flops(1, (9, 9, 9))
+    return Case(problem, -(-SPECIALISED_FLOPS // one), (9, 9, 9))
+
+
+AROUND = ((1, 1), (1, 1), (1, 1))
+VECTOR = this_machine().lanes(4)
+DEEP = {
+    "vector_groups": _deep((32, 2 * VECTOR), (3, 3, 3), padding=AROUND, groups=2),
+    "deep_columns": _deep((32, 2 * VECTOR), (2, 1, 1), groups=2),
+    "dilated": _deep((32, 2 * VECTOR), (3, 3, 2), dilation=(2, 1, 3), groups=2),
+    "strided": _deep((32, 2 * VECTOR), (3, 3, 3), padding=AROUND, stride=(2, 1, 2), groups=2),
+    "repeated": _deep(
+        (2 * VECTOR, 32), (3, 3, 3), padding=AROUND, padding_mode="circular", groups=2
+    ),
+    "one_group": _deep((24, 2 * VECTOR), (3, 2, 3), padding=AROUND),
+    "half_vectors": _deep((32, 2 * VECTOR), (2, 3, 3), padding=AROUND, groups=4),
+    "small_groups": _deep((32, 32), (3, 3, 3), padding=AROUND, groups=8),
+    "depthwise": _deep((64, 64), (3, 3, 3), padding=AROUND, groups=64),
+    "flat_windows": _deep((32, 2 * VECTOR), (1, 3, 3), padding=AROUND, stride=(2, 1, 1), groups=2),
+    "flat_depthwise": _deep((64, 64), (1, 3, 3), padding=AROUND, stride=(2, 1, 1), groups=64),
+    "flat_tall": _deep((64, 64), (1, 9, 3), padding=((1, 1), (4, 4), (1, 1)), groups=64),
+}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("name", ["vector_groups", "dilated"])
+def test_large_deep_convolutions_are_atens(name: str, layout: str) -> None:
+    case = replace(DEEP[name], problem=replace(DEEP[name].problem, layout=layout))
+    require_forward(case)
+    require_gradients(case)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("name", DEEP)
+def test_every_schedule_of_large_deep_convolutions_is_atens(
+    name: str, layout: str, dtype: torch.dtype
+) -> None:
+    case = replace(DEEP[name], problem=replace(DEEP[name].problem, layout=layout, dtype=dtype))
+    require_gradients(case)
+    for schedule in candidate_schedules(case.problem, (case.batch, *case.sizes)):
+        require_forward(case, schedule=schedule)

@@ -1,22 +1,28 @@
 """What is chosen without measuring, and what the tuner may choose among."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from shorthaul.conv import schedule
 from shorthaul.conv.geometry import forward_task, grad_input_tasks
 from shorthaul.conv.machine import AVX2, AVX512, NEON, SSE, VectorMachine, this_machine
+from shorthaul.conv.plans import choose_windows, skips_padding
 from shorthaul.conv.problem import ConvProblem
 from shorthaul.conv.schedule import (
+    ConvSchedule,
     candidate_schedules,
     choose_schedule,
     prefers_planes,
     schedule_gradient,
+    schedule_pass,
     schedule_task,
 )
+from shorthaul.errors import ConvolutionError
 from tests.conv.problems import Case, cases
 
 
@@ -98,3 +104,42 @@ def test_contiguous_images_of_few_channels_are_planes_under_short_windows_or_wit
         problem = ConvProblem(3, 64, (1, kernel, kernel), stride=(1, 2, 2))
         task = forward_task(problem, 1, (1, 220 + kernel, 220 + kernel))
         assert prefers_planes(task, machine.lanes(4)) == are_planes
+
+
+@settings(deadline=None, max_examples=300)
+@given(
+    cases(),
+    st.sampled_from([SSE, AVX2, AVX512, NEON]),
+    st.sampled_from([torch.float32, torch.float64]),
+)
+def test_no_schedule_reads_windows_where_they_are_not(
+    case: Case, machine: VectorMachine, dtype: torch.dtype
+) -> None:
+    # As many channels as make the work worth a kernel of its own, and outputs of a group one vector.
+    lanes = machine.lanes(dtype.itemsize)
+    problem = replace(
+        case.problem,
+        dtype=dtype,
+        in_channels=64 * case.problem.groups,
+        out_channels=lanes * case.problem.groups,
+    )
+    sizes = (64 * case.batch, *case.sizes)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(schedule, "this_machine", lambda: machine)
+        tasks = [forward_task(problem, sizes[0], sizes[1:])]
+        chosen = [(tasks[0], each) for each in candidate_schedules(problem, sizes)]
+        chosen += [(tasks[0], schedule_gradient(tasks[0]))]
+        for task, _ in grad_input_tasks(problem, sizes[0], sizes[1:]):
+            chosen.append((task, schedule_pass(task)))
+        for task, each in chosen:
+            if each.method == "window":
+                windows = choose_windows(task, each)
+                assert task.can_read(windows) or skips_padding(task, each)
+                assert task.has_flat_windows or task.can_read(windows)
+
+
+def test_windows_of_several_depths_are_not_read_from_rows_that_hold_one() -> None:
+    task = forward_task(ConvProblem(16, 16, (3, 3, 3)), 1, (9, 9, 9))
+    rows = ConvSchedule("window", 6, 2, strip_bytes=3000, windows="rows")
+    with pytest.raises(ConvolutionError, match="from `rows`, where they are not"):
+        choose_windows(task, rows)

@@ -1,5 +1,6 @@
 """Transposed convolutions equal ATen's."""
 
+import itertools
 from typing import Any
 
 import pytest
@@ -86,3 +87,26 @@ def test_wrong_arguments_are_refused(
 ) -> None:
     with pytest.raises(ConvolutionError, match=message):
         transposed.conv_transpose2d(*(torch.zeros(shape) for shape in shapes), **options)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("kernel", [(1, 7), (7, 1)])
+def test_permuted_weights_of_one_row_have_gradients_by_aten_too(
+    kernel: tuple[int, int], dtype: torch.dtype
+) -> None:
+    image = torch.randn(2, 3, 9, 9, dtype=dtype).to(memory_format=torch.channels_last)
+    dense = torch.randn(3, 5, *kernel, dtype=dtype)
+    options: dict[str, Any] = {"output_padding": 1, "dilation": 2}
+
+    def gradients(convolve: Any, weight: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        leaves = image.detach().requires_grad_(), weight.requires_grad_()
+        return torch.autograd.grad(convolve(*leaves, **options).square().sum(), leaves)
+
+    expected = gradients(torch.nn.functional.conv_transpose2d, dense.clone())
+    for order in itertools.permutations(range(4)):
+        back = [order.index(axis) for axis in range(4)]
+        weight = dense.permute(order).contiguous().permute(back).detach()
+        for one, other in zip(
+            gradients(transposed.conv_transpose2d, weight), expected, strict=True
+        ):
+            require_close(one, other, 1e-5)

@@ -217,6 +217,11 @@ def _convolve(
     is_batched = input.dim() == dimensions + 2
     images = expand_dimensions(input, dimensions)
     added = None if residual is None else expand_dimensions(residual, dimensions)
+    if not weight.shape[1]:
+        problem = problem_of(dimensions, input, weight, bias, geometry, activation, exact)
+        output = aten.run_forward(problem, images, weight, bias, added)
+        output = drop_dimensions(output, dimensions, is_batched)
+        return output if out is None else out.copy_(output)
     if tune and input.dtype in KERNEL_DTYPES and not torch.compiler.is_compiling():
         _tune(problem_of(dimensions, input, weight, bias, geometry, activation, exact), images)
     if input.dtype in KERNEL_DTYPES and not is_plain(input, weight, bias, residual):

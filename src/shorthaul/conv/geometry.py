@@ -118,10 +118,20 @@ class WindowTask:
         strips    im2win's strips, one per output row: a window is one run, however few channels
         ========  ================================================================================
         """
-        depth, height, _ = self.shape.kernel
         if self._can_read_in_place:
             return "in_place"
-        return "rows" if depth == 1 and height > 1 else "strips"
+        return "rows" if self.has_flat_windows and self.shape.kernel[1] > 1 else "strips"
+
+    @property
+    def has_flat_windows(self) -> bool:
+        """Whether a window lies in one plane of the image, so that its rows can be packed once and shared."""
+        return self.shape.kernel[0] == 1
+
+    def can_read(self, windows: str) -> bool:
+        """Whether windows can be read there at all; `windows` says where they are read best."""
+        if windows == "in_place":
+            return self._can_read_in_place
+        return windows == "strips" or self.has_flat_windows
 
     @functools.cached_property
     def padding_share(self) -> float:

@@ -25,6 +25,7 @@ from shorthaul.conv.schedule import (
     has_much_padding,
     sweep_machine,
 )
+from shorthaul.errors import ConvolutionError
 
 
 @dataclass(frozen=True)
@@ -212,6 +213,11 @@ def choose_windows(task: WindowTask, schedule: ConvSchedule) -> str:
 
     In place also where windows reach into padding whose taps are left out.
     """
+    if schedule.windows is not None and not task.can_read(schedule.windows):
+        raise ConvolutionError(
+            f"a schedule reads the windows of {task.shape.describe()} from `{schedule.windows}`, where "
+            f"they are not: leave `windows` to the plan, which takes `{task.windows}`."
+        )
     if schedule.strip_bytes is None:
         return "strips"
     # General kernels stay few: only single rows are read in place.

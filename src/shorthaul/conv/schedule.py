@@ -375,7 +375,8 @@ def has_vector_groups(task: WindowTask, lanes: int) -> bool:
     channels in and out: 2.7 ms where planes took 3.2 and the grouped kernel 4.4 (256 channels, 56x56).
     """
     shape = task.shape
-    return task.channels_last and shape.groups > 1 and shape.out_channels == lanes
+    is_suited = task.channels_last and task.can_read("rows")
+    return is_suited and shape.groups > 1 and shape.out_channels == lanes
 
 
 # Windows of fewer values are planes even where registers are few.

@@ -109,8 +109,10 @@ def _transpose(
     if reason is not None:
         if not torch.compiler.is_compiling():
             note_fallback("transposed convolution", "ATen", reason)
+        # A weight of other strides ATen takes for channels last where a dimension of one allows it, and then
+        # refuses the gradient that it made itself.
         return _ATEN[dimensions](
-            input, weight, bias, stride, padding, output_padding, groups, dilation
+            input, weight.contiguous(), bias, stride, padding, output_padding, groups, dilation
         )
     images = expand_dimensions(input, dimensions)
     sizes = [
