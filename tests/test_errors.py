@@ -14,6 +14,7 @@ from shorthaul.errors import (
     BufferBudgetError,
     CacheOwnershipError,
     ChangedFileError,
+    ClosedTableError,
     CompileError,
     CompilerDefectError,
     CudaMappingError,
@@ -229,6 +230,10 @@ GOLDEN: dict[ShorthaulError, str] = {
     ),
     MissingTableError("x.npy"): (
         "the table x.npy cannot be opened: ENOENT (No such file or directory)."
+    ),
+    ClosedTableError("x.npy"): (
+        "the table x.npy has been closed, and no row of it is read any more.\n"
+        "  Open it again, sh.open(path), or call u.close() later."
     ),
     TableFormatError("x.npy", "it lies in Fortran order", "Write it in C order."): (
         "x.npy cannot be used as a table: it lies in Fortran order.\n  Write it in C order."

@@ -438,6 +438,16 @@ class MissingTableError(TableOpenError, FileNotFoundError):
         super().__init__(path, errno_codes.ENOENT)
 
 
+class ClosedTableError(ShorthaulError, ValueError):
+    """Rows were asked of a table on disk that has been closed."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        super().__init__(
+            f"the table {os.fspath(path)} has been closed, and no row of it is read any more.\n"
+            "  Open it again, sh.open(path), or call u.close() later."
+        )
+
+
 class TableFormatError(ShorthaulError, ValueError):
     """A file is not a table that can be read where it lies: format, order, dtype or length."""
 

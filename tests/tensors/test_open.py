@@ -1,5 +1,6 @@
 """Files of every format open as tensors, and only the rows asked for are read."""
 
+import os
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,7 @@ from safetensors.torch import save_file
 import shorthaul as sh
 from shorthaul.errors import (
     ChangedFileError,
+    ClosedTableError,
     MissingTableError,
     RowReadError,
     TableFormatError,
@@ -110,8 +112,75 @@ def test_a_file_that_shrinks_under_an_open_table(tmp_path: Path) -> None:
         u[torch.tensor([1999])]
 
 
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: torch.arange(6).view(3, 2).to(torch.complex64).conj(),
+        lambda: torch._neg_view(torch.ones(3, 2)),
+        lambda: {"rows": torch.ones(3, 2, dtype=torch.complex64).conj()},
+    ],
+    ids=["conjugate", "negated", "inside a dictionary"],
+)
+def test_a_saved_view_whose_memory_is_not_its_values_is_refused(tmp_path: Path, make) -> None:
+    torch.save(make(), tmp_path / "x.pt")
+    with pytest.raises(TableFormatError, match="a conjugate or negated view"):
+        sh.open(tmp_path / "x.pt")
+
+
+def test_other_layouts_are_refused(tmp_path: Path) -> None:
+    torch.save(torch.eye(3).to_sparse(), tmp_path / "x.pt")
+    with pytest.raises(TableFormatError, match="do not lie in the file"):
+        sh.open(tmp_path / "x.pt")
+
+
+def test_a_pipe_is_refused_before_it_is_opened(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "x.npy")  # opening it would wait for a writer
+    with pytest.raises(TableFormatError, match="a pipe, a socket or a device"):
+        sh.open(tmp_path / "x.npy")
+
+
 def test_a_closed_table_says_so(tmp_path: Path) -> None:
-    u = sh.open(sh.save_features(tmp_path / "x.npy", ROWS).path)
+    np.save(tmp_path / "x.npy", ROWS.numpy())
+    u = sh.open(tmp_path / "x.npy")
+    part, handed_out = u[2:], u[IDS]
     u.close()
-    with pytest.raises(ValueError, match="closed"):
-        u[IDS]
+    weight = torch.ones(1, 3)
+    for ask in (
+        lambda: u[IDS],
+        lambda: u.cpu(),
+        lambda: part[IDS[1:]],
+        lambda: u.prefetch(IDS).wait(),
+        lambda: u.gather_reduce(torch.tensor([0, 5]), IDS),
+        lambda: u.gather_linear(IDS, weight),
+        lambda: u.gather(IDS, out=torch.empty(5, 3)),
+    ):
+        with pytest.raises(ClosedTableError, match=r"x\.npy has been closed"):
+            ask()
+    assert torch.equal(handed_out, ROWS[IDS])
+    u.close()
+
+
+def write_quantised(path: Path, rows: torch.Tensor, scales: torch.Tensor | None, seen: str) -> None:
+    tensors = {"rows": rows} if scales is None else {"rows": rows, "scales": scales}
+    save_file(tensors, path, metadata={"shorthaul.seen_dtype": seen})
+
+
+@pytest.mark.parametrize(
+    ("rows", "scales", "seen"),
+    [
+        (torch.ones(4, 3, dtype=torch.int8), torch.ones(4, dtype=torch.float64), "F32"),
+        (torch.ones(4, 3, dtype=torch.int8), torch.ones(4, dtype=torch.bfloat16), "F32"),
+        (torch.ones(4, 3, dtype=torch.int8), torch.ones(3), "F32"),
+        (torch.ones(4, 3, dtype=torch.int8), torch.ones(4, 1), "F32"),
+        (torch.ones(4, 3, dtype=torch.int8), None, "F32"),
+        (torch.ones(4, 3, dtype=torch.int8), torch.ones(4), "I64"),
+        (torch.ones(4, 3, dtype=torch.float16), torch.ones(4), "F32"),
+        (torch.ones(4, 3, dtype=torch.int64), None, "F32"),
+        (torch.ones(4, 3, dtype=torch.float16), None, "BOOL"),
+        (torch.ones(4, 3, dtype=torch.float16), None, "C64"),
+    ],
+)
+def test_scales_and_dtypes_of_a_quantised_file_are_checked(tmp_path, rows, scales, seen) -> None:
+    write_quantised(tmp_path / "x.safetensors", rows, scales, seen)
+    with pytest.raises(TableFormatError, match="are no quantised table"):
+        sh.open(tmp_path / "x.safetensors")

@@ -93,3 +93,45 @@ def test_only_kinds_that_exist_and_numbers_with_fractions():
         quantise(torch.ones(1, 1), "int4")
     with pytest.raises(RowArgumentError, match="floating-point"):
         quantise(torch.ones(1, 1, dtype=torch.int64), "int8")
+
+
+SEEN = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
+
+
+@pytest.mark.parametrize(
+    ("kind", "seen"),
+    [
+        # float64 each time: sums in 64 bits widen what is stored by other instructions.
+        pytest.param(
+            kind,
+            seen,
+            marks=[] if seen is torch.float64 else [pytest.mark.slow],
+            id=f"{kind}-{seen}",
+        )
+        for kind in KINDS
+        for seen in SEEN
+        if str(seen) != f"torch.{kind}"
+    ],
+)
+def test_rows_are_widened_to_whatever_the_user_sees(kind, seen):
+    packed = quantise_rows(values_of(90, 37, dtype=torch.float64) / 3, kind)
+    table = HostTable(packed.values, scales=packed.scales, dtype=seen)
+    ids, pointers = ids_of(70, 90), torch.tensor([0, 30, 30, 70])
+    exact = packed.values.double()
+    if packed.scales is not None:
+        exact = exact * packed.scales.double()[:, None]
+    exact = exact[ids]
+
+    def require_close(got: torch.Tensor, expected: torch.Tensor, terms: int) -> None:
+        bound = terms * float(exact.abs().max()) * torch.finfo(seen).eps
+        assert got.dtype is seen
+        assert float((got.double() - expected).abs().max()) <= bound
+
+    require_close(table.gather(ids), exact, 1)
+    weights = values_of(70, dtype=torch.float64, seed=3).abs() / 50
+    parts = (exact * weights[:, None]).split([30, 0, 40])
+    for op, reduce in (("sum", torch.sum), ("mean", torch.mean), ("max", torch.amax)):
+        rows = [reduce(each, 0) if len(each) else each.sum(0) for each in parts]
+        require_close(table.gather_reduce(pointers, ids, op, weights), torch.stack(rows), 40 * 4)
+    weight = (values_of(3, 37, seed=2) / 50).to(seen)
+    require_close(table.gather_linear(ids, weight), exact @ weight.double().t(), 37 * 4)

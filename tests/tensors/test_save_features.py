@@ -2,7 +2,10 @@
 
 import errno
 import os
+import signal
 import stat
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -174,3 +177,67 @@ def test_headers_are_whole_blocks_that_numpy_reads(tmp_path: Path) -> None:
         path.write_bytes(npy_header(path, (2, 3), dtype) + bytes(6 * dtype.itemsize))
         loaded = np.load(path)
         assert (loaded.shape, torch.from_numpy(loaded).dtype) == ((2, 3), dtype)
+
+
+def test_what_a_killed_writer_left_is_swept_at_the_next_save(tmp_path: Path) -> None:
+    path = tmp_path / "x[1].npy"
+    script = (
+        "import os, signal, torch, shorthaul as sh\n"
+        "def chunks():\n"
+        "    yield torch.zeros(4096, 8)\n"
+        "    os.kill(os.getpid(), signal.SIGKILL)\n"
+        f"sh.save_features({str(path)!r}, chunks(), chunk_bytes='64KiB')\n"
+    )
+    killed = subprocess.run([sys.executable, "-c", script], check=False, capture_output=True)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    assert len([*tmp_path.iterdir()]) == 1
+    other = tmp_path / ".y.npy.0123abcd.part"  # of another table, whose next save sweeps it
+    other.touch()
+    sh.save_features(path, ROWS)
+    assert sorted(tmp_path.iterdir()) == sorted([path, other])
+
+
+def test_what_another_writer_is_writing_is_left_alone(tmp_path: Path) -> None:
+    def chunks():
+        yield ROWS
+        sh.save_features(tmp_path / "x.npy", ROWS[:5])  # the same table, by another writer
+        yield ROWS
+
+    saved = sh.save_features(tmp_path / "x.npy", chunks())
+    assert np.load(saved.path).shape == (2 * len(ROWS), *ROWS.shape[1:])
+    assert [each.name for each in tmp_path.iterdir()] == ["x.npy"]
+
+
+@pytest.mark.parametrize("quantise", [None, "bfloat16", "int8"])
+def test_negated_and_float64_features_are_saved_as_their_values(tmp_path: Path, quantise) -> None:
+    """numpy's default is float64, and a negated view only says what it is."""
+    values = torch._neg_view(torch.linspace(-2, 2, 300, dtype=torch.float64).view(30, 10))
+    saved = sh.save_features(tmp_path / "x.safetensors", values, quantise=quantise)
+    u = sh.open(saved.path)
+    ids = torch.tensor([29, 0, 3])
+    bound = {None: 0.0, "bfloat16": 2.0**-8, "int8": 2.0**-7}[quantise]
+    expected = values.clone()[ids]
+    assert u.dtype is torch.float64
+    assert float((u[ids] - expected).abs().max()) <= bound
+    pointers = torch.tensor([0, 3])
+    assert (
+        float((u.gather_reduce(pointers, ids) - expected.sum(0)).abs().max()) <= 3 * bound + 1e-15
+    )
+    weight = torch.eye(10, dtype=torch.float64)
+    assert float((u.gather_linear(ids, weight) - expected).abs().max()) <= bound
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.bfloat16])
+def test_int8_tables_do_not_depend_on_the_default_dtype(tmp_path: Path, dtype) -> None:
+    expected = sh.tensors.quantise(ROWS, "int8")
+    try:
+        torch.set_default_dtype(dtype)
+        saved = sh.save_features(tmp_path / "x.safetensors", ROWS, quantise="int8")
+        found = sh.tensors.quantise(ROWS, "int8")
+        opened = sh.open(saved.path)
+        ids = torch.arange(len(ROWS))
+        assert torch.equal(opened[ids], expected.gather(ids))
+        assert torch.equal(found.gather(ids), expected.gather(ids))
+        assert found.stored.scales.dtype is torch.float32
+    finally:
+        torch.set_default_dtype(torch.float32)

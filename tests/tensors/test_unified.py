@@ -1,5 +1,6 @@
 """Sources become unified tensors without a copy, and live as long as they are needed."""
 
+import copy
 import gc
 from pathlib import Path
 
@@ -8,7 +9,7 @@ import pytest
 import torch
 
 import shorthaul as sh
-from shorthaul.errors import ReadOnlyTensorError, UnifiedSourceError
+from shorthaul.errors import ReadOnlyTensorError, RowArgumentError, UnifiedSourceError
 from shorthaul.tensors.table import HostTable
 
 IDS = torch.tensor([3, 0, -1, 3])
@@ -159,3 +160,53 @@ def test_a_source_that_records_gradients_gives_a_new_leaf() -> None:
     assert u.is_leaf
     assert not u.requires_grad
     assert sh.unified(x * 2).is_leaf
+
+
+class TestReadOnlyMemory:
+    """What is handed out of memory that cannot be written is a copy, or refuses to be written."""
+
+    def make(self, folder: Path) -> sh.tensors.UnifiedTensor:
+        np.save(folder / "x.npy", np.arange(12, dtype=np.float32).reshape(6, 2))
+        return sh.unified(np.load(folder / "x.npy", mmap_mode="r"))
+
+    def test_a_plain_tensor_is_a_copy(self, tmp_path):
+        u = self.make(tmp_path)
+        plain = u.plain()
+        plain += 1  # where it lies, this would be a segmentation fault
+        assert u[torch.tensor([5])].tolist() == [[10.0, 11.0]]
+        assert plain[5].tolist() == [11.0, 12.0]
+
+    def test_memory_that_can_be_written_is_shared(self):
+        u = sh.unified(torch.zeros(3, 2))
+        u.plain().add_(1)
+        assert u[torch.tensor([0])].tolist() == [[1.0, 1.0]]
+
+    def test_copies_and_views_keep_the_refusal(self, tmp_path):
+        u = self.make(tmp_path)
+        for other in (copy.copy(u), u.detach(), u.data, u[1:], u.view(12), torch.as_tensor(u)):
+            assert other.is_read_only
+            with pytest.raises(ReadOnlyTensorError):
+                other.zero_()
+        with pytest.raises(ReadOnlyTensorError, match="__dlpack__"):
+            torch.from_dlpack(u)
+
+    def test_gathers_do_not_copy_the_table(self, tmp_path):
+        u = self.make(tmp_path)
+        assert u._table.tensor().data_ptr() == u.data_ptr()
+
+
+def test_views_whose_memory_is_not_their_values_are_no_tables():
+    u = sh.unified(torch.ones(3, 2, dtype=torch.complex64))
+    ids = torch.tensor([0, 2])
+    for view in (u.conj(), u.conj().imag):
+        with pytest.raises(RowArgumentError, match="the values themselves"):
+            view[ids]
+    weight = torch.randn(4, 2)
+    table = sh.unified(torch.randn(3, 2))
+    for negated in (torch._neg_view(weight), torch._efficientzerotensor((4, 2))):
+        torch.testing.assert_close(
+            table.gather_linear(ids, negated), table.plain()[ids] @ negated.clone().t()
+        )
+    factors = torch._neg_view(torch.ones(2))
+    reduced = table.gather_reduce(torch.tensor([0, 1, 2]), ids, "sum", factors)
+    torch.testing.assert_close(reduced, -table.plain()[ids])

@@ -11,7 +11,7 @@ import torch
 from shorthaul.errors import EdgeRangeError, GraphError
 from shorthaul.graphs import index_kernels, plain_indexes
 from shorthaul.jit import can_use_kernels
-from shorthaul.tensors.unified_tensor import UnifiedTensor
+from shorthaul.tensors.unified_tensor import UnifiedTensor, borrow_memory
 
 INT32_LIMIT = 2**31 - 1
 _WHOLE_NUMBERS = (torch.int32, torch.int64, torch.uint8, torch.int8, torch.int16, torch.uint16)
@@ -70,7 +70,7 @@ def read_numbers(given: Any, name: str) -> torch.Tensor:
 
 def as_plain(tensor: torch.Tensor) -> torch.Tensor:
     """The numbers as an ordinary tensor in memory: what lies on disk is read."""
-    return tensor.plain() if isinstance(tensor, UnifiedTensor) else tensor
+    return borrow_memory(tensor) if isinstance(tensor, UnifiedTensor) else tensor
 
 
 def split_edge_index(edge_index: Any, name: str = "edge_index") -> tuple[Any, Any]:

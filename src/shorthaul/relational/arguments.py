@@ -12,7 +12,7 @@ from shorthaul.graphs import Block
 from shorthaul.relational.ir import Program
 from shorthaul.relational.spaces import Space
 from shorthaul.relational.topology import Topology
-from shorthaul.tensors import UnifiedTensor
+from shorthaul.tensors.unified_tensor import UnifiedTensor, borrow_memory
 
 if TYPE_CHECKING:
     from shorthaul.relational.layer import CompiledFunction
@@ -64,7 +64,7 @@ def read_features(value: Any, rows: torch.Tensor | None = None) -> Any:
         return value.gather(rows)
     if value.requires_grad and torch.is_grad_enabled():
         return value.cpu()
-    return value.plain()
+    return borrow_memory(value)
 
 
 def read_all_features(

@@ -31,6 +31,7 @@ import torch
 from shorthaul.errors import (
     BufferBudgetError,
     ChangedFileError,
+    ClosedTableError,
     ReadOnlyTableError,
     RowReadError,
     StorageError,
@@ -49,9 +50,9 @@ from shorthaul.storage import (
 from shorthaul.tensors import host_kernels
 from shorthaul.tensors.disk_plan import Piece, RowPlan, plan_rows
 from shorthaul.tensors.file_formats import DiskLayout
-from shorthaul.tensors.host_kernels import choose_out, plain_ids, require_ids
+from shorthaul.tensors.host_kernels import plain_ids, require_ids
 from shorthaul.tensors.plain_rows import Reduction
-from shorthaul.tensors.row_buffers import empty_rows
+from shorthaul.tensors.row_buffers import choose_out, empty_rows
 from shorthaul.tensors.row_cache import Policy, RowCache
 from shorthaul.tensors.stored_rows import StoredRows
 from shorthaul.tensors.table import GatherTicket, RowTable, TableStats, require_reduction
@@ -92,6 +93,7 @@ class DiskTable(RowTable):
             "buffer_bytes": buffer_bytes,
         }
         self.file = open_file(layout.path, "read")
+        self.is_closed = False
         self.opened_bytes = self.file.size_bytes
         self._engine = engine
         self._pool = BufferPool(buffer_bytes, why="rows on their way from disk")
@@ -140,7 +142,7 @@ class DiskTable(RowTable):
         """`linear(rows, weight, bias)`, a chunk of rows read at a time."""
         require_ids(ids)
         whole = plain_ids(ids, self.rows)
-        result = choose_out(out, (len(ids), *weight.shape[:1]), self.dtype)
+        result = choose_out(out, (len(ids), *weight.shape[:1]), self.dtype, ids, weight, bias)
         step = max(1, _LINEAR_CHUNK_BYTES // max(1, self.stored_row_bytes))
         for start in range(0, len(ids), step):
             rows = self._gather_stored(whole[start : start + step])
@@ -182,6 +184,7 @@ class DiskTable(RowTable):
 
     def close(self) -> None:
         """Close the file and let go of buffers and cache; what was handed out stays."""
+        self.is_closed = True
         self.file.close()
         self._pool.close()
         self.cache = None
@@ -209,7 +212,7 @@ class DiskTable(RowTable):
     def _start(self, ids: torch.Tensor, out: torch.Tensor | None, priority: Priority) -> DiskTicket:
         require_ids(ids)
         whole = plain_ids(ids, self.rows)
-        result = choose_out(out, (len(ids), *self.row_shape), self.dtype)
+        result = choose_out(out, (len(ids), *self.row_shape), self.dtype, ids)
         handed_out = result if out is None else out
         if self.stored_dtype is self.dtype:
             return DiskTicket(self._read_into(whole, result, priority), lambda: handed_out)
@@ -237,6 +240,8 @@ class DiskTable(RowTable):
         self, ids: torch.Tensor, out: torch.Tensor, priority: Priority
     ) -> Iterator[None]:
         """Rows `ids` into `out`. The first step starts the reads, the last one has them all."""
+        if self.is_closed:
+            raise ClosedTableError(self.layout.path)
         if len(ids) and self.layout.row_bytes:
             self._require_unchanged()
             reading = _Reading(self, ids, out, priority)

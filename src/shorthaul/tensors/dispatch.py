@@ -174,7 +174,8 @@ def _mover(kind: type[UnifiedTensor], device: torch.device) -> Callable[[Any], A
 
     def move(tensor: torch.Tensor) -> torch.Tensor:
         if isinstance(tensor, kind):
-            return tensor.plain().to(device)
+            with torch._C._DisableTorchDispatch():
+                return tensor.detach().to(device)
         is_index = tensor.dtype in (torch.int64, torch.int32, torch.bool) and tensor.dim() > 0
         return tensor.to(device) if is_index and tensor.device.type == "cpu" else tensor
 

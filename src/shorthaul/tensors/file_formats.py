@@ -17,6 +17,7 @@ import ast
 import json
 import math
 import os
+import stat
 import struct
 import zipfile
 from collections.abc import Mapping, Sequence
@@ -29,6 +30,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from shorthaul.errors import MissingTableError, TableFormatError, TableOpenError
+from shorthaul.tensors.stored_rows import FLOATING
 
 Format = Literal["npy", "safetensors", "torch", "raw"]
 
@@ -128,6 +130,7 @@ def find_layout(
     """
     try:
         resolved = Path(os.path.realpath(path, strict=True))
+        _require_regular(resolved)
         with open(resolved, "rb") as file:
             size_bytes = os.fstat(file.fileno()).st_size
             chosen = choose_format(
@@ -276,9 +279,27 @@ def _safetensors_layout(file: BinaryIO, path: Path, name: str | None) -> DiskLay
             path, "its .safetensors header cannot be read", _WRITE_AGAIN
         ) from error
     if seen is not None and name in (None, ROWS_NAME) and ROWS_NAME in entries:
-        rows = entries[ROWS_NAME]
-        return replace(rows, dtype=seen, stored_dtype=rows.dtype, scales=entries.get(SCALES_NAME))
+        rows, scales = entries[ROWS_NAME], entries.get(SCALES_NAME)
+        _require_quantised(rows, seen, scales)
+        return replace(rows, dtype=seen, stored_dtype=rows.dtype, scales=scales)
     return entries[_choose_name(path, name, tuple(entries))]
+
+
+def _require_quantised(rows: DiskLayout, seen: torch.dtype, scales: DiskLayout | None) -> None:
+    """Refuse a table that is said to be quantised and is not stored as one."""
+    is_table = rows.dtype in (*WIDENED_DTYPES, torch.int8, seen) and seen in FLOATING
+    is_table &= (scales is not None) is (rows.dtype is torch.int8)
+    if scales is not None:
+        is_table &= scales.dtype is torch.float32 and scales.shape == rows.shape[:1]
+    if not is_table:
+        scales_text = "no scales" if scales is None else f"scales {scales.dtype} {scales.shape}"
+        raise TableFormatError(
+            rows.path,
+            f"rows of {rows.dtype} {rows.shape} with {scales_text}, seen as {seen}, are no "
+            "quantised table: one is float16 or bfloat16 without scales, or int8 with a "
+            "torch.float32 scale for each row",
+            "Write it again: sh.save_features(path, tensor, quantise=...).",
+        )
 
 
 def _safetensors_entry(path: Path, start_bytes: int, key: str, entry: Any) -> DiskLayout:
@@ -314,11 +335,18 @@ def _torch_layout(file: BinaryIO, path: Path, name: str | None) -> DiskLayout:
         ) from error
     tensors = _named_tensors(content)
     tensor = tensors[_choose_name(path, name, tuple(tensors))]
-    start = getattr(tensor.untyped_storage(), "_checkpoint_offset", None)
+    is_dense = tensor.layout == torch.strided and not tensor.is_quantized
+    start = getattr(tensor.untyped_storage(), "_checkpoint_offset", None) if is_dense else None
     size = tensor.dtype.itemsize
-    if start not in records or tensor.layout != torch.strided or tensor.is_quantized:
+    if start not in records:
         raise TableFormatError(
             path, "the tensor's numbers do not lie in the file as they are in memory", _WRITE_AGAIN
+        )
+    if tensor.is_conj() or tensor.is_neg():
+        raise TableFormatError(
+            path,
+            "its tensor is a conjugate or negated view, and the file holds what it is a view of",
+            "Save the values: torch.save(tensor.resolve_conj().resolve_neg(), path).",
         )
     inner = math.prod(tensor.shape[1:])
     if tensor.ndim and not (tensor.numel() == 0 or tensor[0].is_contiguous()):
@@ -426,6 +454,17 @@ def _agree(
             "Leave `dtype` out and convert the rows: u[ids].to(dtype).",
         )
     return replace(layout, dtype=dtype, stored_dtype=layout.dtype)
+
+
+def _require_regular(path: Path) -> None:
+    """Refuse a pipe or a device before it is opened: that may wait for ever."""
+    mode = path.stat().st_mode
+    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):  # opening a directory is an error of its own
+        raise TableFormatError(
+            path,
+            "it is a pipe, a socket or a device, and rows are read at any place of a file",
+            "Copy what it gives into a file first.",
+        )
 
 
 def _require_no_name(path: Path, name: str | None, kind: str) -> None:

@@ -16,12 +16,13 @@ import torch
 
 from shorthaul.errors import RowArgumentError, RowIndexError
 from shorthaul.jit import Kernel, can_use_kernels, load_kernel
+from shorthaul.jit.held_values import held_values, require_memory
 from shorthaul.jit.runtime import kernel_threads
 from shorthaul.settings import settings
 from shorthaul.tensors import plain_rows
 from shorthaul.tensors.emit_rows import emit_row_copies, emit_row_products, emit_row_sums
 from shorthaul.tensors.plain_rows import Reduction
-from shorthaul.tensors.row_buffers import empty_rows
+from shorthaul.tensors.row_buffers import choose_out
 from shorthaul.tensors.stored_rows import FLOATING, StoredRows
 
 # Results larger than this do not stay in the caches, so they are written past them.
@@ -35,7 +36,7 @@ TILE_BYTES = 2**16  # of gathered rows, which stay in the second cache until the
 def gather(rows: StoredRows, ids: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
     """The rows that `ids` name, as the user sees them, in `out` or in pooled memory."""
     require_ids(ids)
-    out = choose_out(out, (ids.shape[0], *rows.row_shape), rows.dtype)
+    out = choose_out(out, (ids.shape[0], *rows.row_shape), rows.dtype, rows.values, ids)
     if not has_kernels(rows):
         return out.copy_(plain_rows.gather(rows, plain_ids(ids, rows.rows)))
     require_in_range(_gather_into(rows, ids.contiguous(), out), ids, rows.rows)
@@ -51,13 +52,15 @@ def gather_reduce(
     out: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """The sum, mean or maximum of the rows of each segment; zeros for an empty one."""
-    out = choose_out(out, (len(pointers) - 1, *rows.row_shape), rows.dtype)
+    shape = (len(pointers) - 1, *rows.row_shape)
+    weights = None if weights is None else held_values(weights.detach(), "weights")
+    out = choose_out(out, shape, rows.dtype, rows.values, pointers, ids, weights)
     if not has_kernels(rows):
         whole = plain_ids(ids, rows.rows)
         return out.copy_(plain_rows.gather_reduce(rows, pointers, whole, op, weights))
     ids, pointers = ids.long().contiguous(), pointers.long().contiguous()
     if weights is not None:
-        weights = weights.detach().to(plain_rows.sum_dtype(rows.dtype)).contiguous()
+        weights = weights.to(plain_rows.sum_dtype(rows.dtype)).contiguous()
     wrong = _sums(rows.values.dtype, rows.dtype).reduce_rows(
         *_table(rows, ids),
         pointers.data_ptr(),
@@ -87,11 +90,8 @@ def multiply_rows(
     if not has_kernels(rows):
         whole = plain_ids(ids, rows.rows)
         return plain_rows.multiply_rows(rows, pointers, whole, gradient, is_mean=is_mean)
-    ids, pointers, gradient = (
-        ids.long().contiguous(),
-        pointers.long().contiguous(),
-        gradient.contiguous(),
-    )
+    ids, pointers = ids.long().contiguous(), pointers.long().contiguous()
+    gradient = held_values(gradient, "gradient").contiguous()
     out = torch.empty(len(ids), dtype=plain_rows.sum_dtype(rows.dtype), device="cpu")
     wrong = _sums(rows.values.dtype, rows.dtype).multiply_rows(
         *_table(rows, ids),
@@ -120,9 +120,11 @@ def gather_linear(
             f"of shape (any, {rows.width}) for rows of {rows.width} values",
             f"{tuple(weight.shape)}",
         )
-    out = choose_out(out, (len(ids), weight.shape[0]), rows.dtype)
-    weight = weight.detach().to(rows.dtype).contiguous()
-    bias = None if bias is None else bias.detach().to(rows.dtype).contiguous()
+    weight = held_values(weight.detach(), "weight")
+    bias = None if bias is None else held_values(bias.detach(), "bias")
+    out = choose_out(out, (len(ids), weight.shape[0]), rows.dtype, rows.values, ids, weight, bias)
+    weight = weight.to(rows.dtype).contiguous()
+    bias = None if bias is None else bias.to(rows.dtype).contiguous()
     if not has_kernels(rows):
         return out.copy_(plain_rows.gather_linear(rows, plain_ids(ids, rows.rows), weight, bias))
     ids = ids.long().contiguous()
@@ -159,7 +161,7 @@ def scatter(rows: StoredRows, ids: torch.Tensor, values: torch.Tensor) -> None:
             f"{rows.values.dtype} of shape {shape}, and the table not quantised",
             f"{values.dtype} of shape {tuple(values.shape)}",
         )
-    values = values.detach()
+    values = held_values(values.detach(), "rows that are written")
     if not has_kernels(rows):
         plain_rows.scatter(rows, plain_ids(ids, rows.rows), values)
         return
@@ -221,6 +223,7 @@ def require_ids(ids: torch.Tensor) -> None:
             "a CPU tensor of one dimension, int32 or int64",
             f"{ids.dtype} of shape {tuple(ids.shape)} on {ids.device}",
         )
+    require_memory(ids, "ids")
 
 
 def require_in_range(wrong_position: int, ids: torch.Tensor, rows: int) -> None:
@@ -239,26 +242,6 @@ def plain_ids(ids: torch.Tensor, rows: int) -> torch.Tensor:
         is_wrong = (whole < -rows) | (whole >= rows)
         require_in_range(int(is_wrong.nonzero()[0, 0]), ids, rows)
     return torch.where(whole < 0, whole + rows, whole) if smallest < 0 else whole
-
-
-def choose_out(
-    out: torch.Tensor | None, shape: tuple[int, ...], dtype: torch.dtype
-) -> torch.Tensor:
-    """`out` when it fits, else pooled memory for the result."""
-    if out is None:
-        return empty_rows(shape, dtype)
-    if (
-        tuple(out.shape) != shape
-        or out.dtype is not dtype
-        or not out.is_cpu
-        or not out.is_contiguous()
-    ):
-        raise RowArgumentError(
-            "out",
-            f"a contiguous CPU tensor, {dtype} of shape {shape}",
-            f"{out.dtype} of shape {tuple(out.shape)}, strides {out.stride()}, on {out.device}",
-        )
-    return out.detach()
 
 
 def _gather_into(rows: StoredRows, ids: torch.Tensor, out: torch.Tensor) -> int:

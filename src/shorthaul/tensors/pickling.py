@@ -18,7 +18,7 @@ import torch
 
 from shorthaul.tensors.shared_memory import SharedBlock
 from shorthaul.tensors.table import RowTable
-from shorthaul.tensors.unified_tensor import Traits, UnifiedTensor, share_copy
+from shorthaul.tensors.unified_tensor import Traits, UnifiedTensor, borrow_memory, share_copy
 
 Options = tuple[bool, bool, bool, bool]  # propagate, sparse_grad, requires_grad, is_parameter
 
@@ -27,7 +27,7 @@ def reduce_by_value(tensor: UnifiedTensor) -> tuple[Any, ...]:
     """For `pickle` and `torch.save`."""
     if not tensor.has_memory:
         return rebuild_from_table, (tensor._table, _options(tensor))
-    return rebuild_from_memory, (tensor.plain(), tensor.kind == "shared", _options(tensor))
+    return rebuild_from_memory, (borrow_memory(tensor), tensor.kind == "shared", _options(tensor))
 
 
 def reduce_for_process(tensor: UnifiedTensor) -> tuple[Any, ...]:

@@ -13,6 +13,8 @@ whole and on the disk: until then it has another name, and on an error it is rem
 from __future__ import annotations
 
 import contextlib
+import fcntl
+import glob
 import json
 import math
 import os
@@ -37,6 +39,7 @@ from rich.progress import (
 )
 
 from shorthaul.errors import TableFormatError, TableOpenError, UnifiedSourceError
+from shorthaul.jit.held_values import held_values
 from shorthaul.settings import settings
 from shorthaul.storage import BufferPool, StorageEngine, StorageFile, Ticket, open_engine, open_file
 from shorthaul.storage.buffer_pool import Buffer
@@ -238,7 +241,6 @@ class _Writer:
         self, path: Path, engine: StorageEngine, step_bytes: int, header_bytes: int
     ) -> None:
         self.path, self.engine, self.step_bytes = path, engine, step_bytes
-        self.temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
         self.pool = BufferPool(3 * step_bytes + (1 << 20), why=WHY)
         self._offset_bytes, self._header_bytes = header_bytes, header_bytes
         self._buffer: Buffer | None = None
@@ -247,7 +249,8 @@ class _Writer:
 
     def __enter__(self) -> _Writer:
         try:
-            self.file: StorageFile = open_file(self.temporary, "write")
+            _sweep_parts(self.path)
+            self.file, self.temporary = _open_part(self.path)
         except OSError as error:
             raise TableOpenError(self.path, error.errno or 0, "written") from error
         return self
@@ -308,6 +311,30 @@ class _Writer:
             ticket, buffer = self._under_way.pop(0)
             ticket.wait()
             buffer.release()
+
+
+def _open_part(path: Path) -> tuple[StorageFile, Path]:
+    """A new file beside `path`, locked as long as it is open: so others see that it is written."""
+    while True:
+        part = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
+        file = open_file(part, "write")
+        try:
+            fcntl.flock(file.buffered_descriptor, fcntl.LOCK_EX)
+            if part.stat().st_ino == os.fstat(file.buffered_descriptor).st_ino:
+                return file, part
+        except FileNotFoundError:
+            pass  # swept between being opened and being locked
+        except OSError:
+            return file, part  # a file system without locks, on which nothing is swept either
+        file.close()
+
+
+def _sweep_parts(path: Path) -> None:
+    """Remove what earlier writers of `path` left when they were killed: nobody holds a lock on it."""
+    for part in path.parent.glob(f".{glob.escape(path.name)}.????????.part"):
+        with contextlib.suppress(OSError), part.open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            part.unlink()
 
 
 def _aligned(pool: BufferPool, data: bytes) -> Buffer:
@@ -372,7 +399,7 @@ def _as_tensor(chunk: Any, number: int) -> torch.Tensor:
             "rows in each chunk",
             f"{type(chunk).__qualname__} as chunk {number}",
         )
-    return chunk.detach().cpu()
+    return held_values(chunk.detach().cpu(), f"chunk {number}")
 
 
 class _Bar:

@@ -187,6 +187,13 @@ class HostTable(RowTable):
                 "a plain CPU tensor of one dimension or more",
                 f"{values.layout} of shape {tuple(values.shape)} on {values.device}",
             )
+        if values.is_conj() or values.is_neg() or values._is_zerotensor():
+            raise RowArgumentError(
+                "a table in memory",
+                "memory that holds the values themselves, as tensor.resolve_conj().resolve_neg() does",
+                "a conjugate, negated or zero view",
+            )
+        _require_scales(values, scales)
         self.kind = kind
         self.stored = StoredRows(values.detach(), dtype or values.dtype, scales)
         self.shape = tuple(values.shape)
@@ -258,6 +265,20 @@ class HostTable(RowTable):
 
     def close(self) -> None:
         """Nothing to let go of: the memory belongs to the tensor."""
+
+
+def _require_scales(values: torch.Tensor, scales: torch.Tensor | None) -> None:
+    """Kernels read a 32-bit scale for each row, wherever there are scales."""
+    if scales is not None and (
+        scales.dtype is not torch.float32
+        or tuple(scales.shape) != (len(values),)
+        or not (scales.is_cpu and scales.is_contiguous())
+    ):
+        raise RowArgumentError(
+            "scales",
+            f"{len(values):,} contiguous numbers of torch.float32 on the CPU, one for each row",
+            f"{scales.dtype} of shape {tuple(scales.shape)} on {scales.device}",
+        )
 
 
 def require_reduction(

@@ -12,7 +12,7 @@ from shorthaul.errors import UnifiedSourceError
 from shorthaul.tensors import pickling  # noqa: F401  (registers how processes hand tensors on)
 from shorthaul.tensors.shared_memory import SharedBlock
 from shorthaul.tensors.table import RowTable
-from shorthaul.tensors.unified_tensor import Traits, UnifiedTensor, share_copy
+from shorthaul.tensors.unified_tensor import Traits, UnifiedTensor, borrow_memory, share_copy
 
 
 def unified(
@@ -44,7 +44,7 @@ def unified(
             return UnifiedTensor._of_table(source._table, traits)
         is_read_only = source.is_read_only
         traits = Traits(propagate, sparse_grad, is_read_only, source._traits.block)
-        source = source.plain()
+        source = borrow_memory(source)
     elif isinstance(source, torch.Tensor):
         _require_plain(source)
     elif isinstance(source, np.ndarray):

@@ -117,16 +117,17 @@ class UnifiedTensor(torch.Tensor):
             return self._rows
         key = (self.data_ptr(), self.shape, self.stride(), self.dtype)
         if self._rows is None or self._rows_key != key:
-            self._rows, self._rows_key = HostTable(self.plain(), kind=self.kind), key
+            self._rows, self._rows_key = HostTable(borrow_memory(self), kind=self.kind), key
         return self._rows
 
     @outside_graphs
     def plain(self) -> torch.Tensor:
-        """An ordinary CPU tensor that shares the memory; without memory, all rows are read."""
-        if not self.has_memory:
-            return self._table.read(0, self.shape[0])
-        with torch._C._DisableTorchDispatch():
-            return self.detach()
+        """An ordinary CPU tensor that shares the memory; without memory, all rows are read.
+
+        Memory that cannot be written is copied: an ordinary tensor could not refuse to be changed.
+        """
+        memory = borrow_memory(self)
+        return memory.clone() if self.has_memory and self.is_read_only else memory
 
     # Direct paths.
 
@@ -217,7 +218,7 @@ class UnifiedTensor(torch.Tensor):
             dtype=None if isinstance(rows[0], torch.Tensor | np.ndarray) else self.dtype,
             device="cpu",
         )
-        values = values.plain() if isinstance(values, UnifiedTensor) else values.detach()
+        values = borrow_memory(values) if isinstance(values, UnifiedTensor) else values.detach()
         self._table.scatter_(as_ids(ids).cpu(), values)
         if self.has_memory:
             torch.autograd.graph.increment_version(self)
@@ -256,7 +257,7 @@ class UnifiedTensor(torch.Tensor):
                 "in memory",
                 "one on disk: choose what of it is kept in memory by sh.open(path, cache=...)",
             )
-        advise_memory(self.plain(), advice, **options)
+        advise_memory(borrow_memory(self), advice, **options)
 
     def stats(self) -> TableStats:
         """What has been asked of the table so far, and what it cost."""
@@ -295,7 +296,7 @@ class UnifiedTensor(torch.Tensor):
         if self.requires_grad and not force:
             refusing = torch.empty(0, requires_grad=True, dtype=torch.float32, device="cpu")
             return refusing.numpy()  # torch's own error
-        array = self.plain().numpy()
+        array = borrow_memory(self).numpy()
         if self.is_read_only:
             array.flags.writeable = False
         return array
@@ -304,7 +305,7 @@ class UnifiedTensor(torch.Tensor):
         """Nested lists of numbers."""
         if not self.has_memory:
             raise self._refusal("tolist")
-        return self.plain().tolist()
+        return borrow_memory(self).tolist()
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
         array = self.numpy()
@@ -313,14 +314,21 @@ class UnifiedTensor(torch.Tensor):
         return array.copy() if copy else array
 
     def __dlpack__(self, **options: Any) -> Any:
-        if not self.has_memory or self.is_read_only:
+        if not self.has_memory:
             raise self._refusal("__dlpack__")
+        if self.is_read_only:
+            raise ReadOnlyTensorError("__dlpack__", "read-only memory, and who takes it may write")
         return self.plain().__dlpack__(**options)
 
     def __iter__(self) -> Iterator[Any]:
         if self.has_memory:
             return super().__iter__()  # type: ignore[no-untyped-call,no-any-return]
         return (row for rows in self.chunks() for row in rows)
+
+    def __copy__(self) -> UnifiedTensor:
+        copied = self._unify(borrow_memory(self)) if self.has_memory else self._same_rows()
+        copied.requires_grad_(self.requires_grad)
+        return copied
 
     def __deepcopy__(self, memo: dict[int, Any]) -> UnifiedTensor:
         if id(self) in memo:
@@ -348,12 +356,13 @@ class UnifiedTensor(torch.Tensor):
             ending = f", grad_fn=<{type(self.grad_fn).__name__}>)"
         if not self.has_memory:
             return f"{words}unified(<{self._table!r}>{ending}"
-        text = repr(self.plain()).removeprefix("tensor(").removesuffix(")").replace("\n", "\n ")
+        text = repr(borrow_memory(self)).removeprefix("tensor(").removesuffix(")")
+        text = text.replace("\n", "\n ")
         return f"{words}unified({text}{ending}"
 
     def __format__(self, format_spec: str) -> str:
         if self.dim() == 0 and self.has_memory:
-            return format(self.plain(), format_spec)
+            return format(borrow_memory(self), format_spec)
         return object.__format__(self, format_spec)
 
     # How unified tensors are made from unified tensors.
@@ -387,7 +396,7 @@ class UnifiedTensor(torch.Tensor):
         return UnifiedTensor._of_table(RowRange(self._table, span), self._traits)
 
     def _copied(self) -> UnifiedTensor:
-        plain = self.plain()
+        plain = borrow_memory(self)
         traits = replace(self._traits, is_read_only=False, block=None)
         if self.kind != "shared":
             return UnifiedTensor._of_memory(plain.clone(), traits)
@@ -403,6 +412,10 @@ class UnifiedTensor(torch.Tensor):
     ) -> torch.Tensor:
         target = self._target(ids, out, device)
         shape = ids.shape
+        if out is not None and tuple(out.shape) != (*shape, *self.shape[1:]):
+            raise RowArgumentError(
+                "out", f"of shape {(*shape, *self.shape[1:])}", f"shape {tuple(out.shape)}"
+            )
         flat = ids if len(shape) == 1 else ids.reshape(-1)
         if self.requires_grad and torch.is_grad_enabled():
             if out is not None:
@@ -411,7 +424,8 @@ class UnifiedTensor(torch.Tensor):
         elif out is None:
             rows = gather_on(self._table, flat, target)
         else:
-            rows = gather_on(self._table, flat, target, out.view(-1, *self.shape[1:]))
+            flat_out = out if len(shape) == 1 else out.view(-1, *self.shape[1:])
+            rows = gather_on(self._table, flat, target, flat_out)
         if len(shape) == 1:
             return rows if out is None else out
         return rows.view(*shape, *self.shape[1:]) if out is None else out
@@ -447,12 +461,21 @@ class UnifiedTensor(torch.Tensor):
         return DiskTensorError(operation, "disk", "read", size_bytes, where, remedy)
 
 
+@outside_graphs
+def borrow_memory(tensor: UnifiedTensor) -> torch.Tensor:
+    """The memory as a plain tensor, for code that only reads it; without memory, all rows are read."""
+    if not tensor.has_memory:
+        return tensor._table.read(0, tensor.shape[0])
+    with torch._C._DisableTorchDispatch():
+        return tensor.detach()
+
+
 class _AsPlain(torch.autograd.Function):
     """The same memory as an ordinary tensor, for gradients to flow through."""
 
     @staticmethod
     def forward(ctx: Any, whole: UnifiedTensor) -> torch.Tensor:  # noqa: ARG004
-        return whole.plain()
+        return borrow_memory(whole)
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> torch.Tensor:  # noqa: ARG004
@@ -467,7 +490,7 @@ def _apply(function: type[torch.autograd.Function], *arguments: Any) -> torch.Te
 def as_ids(ids: Any) -> torch.Tensor:
     """Row numbers as a tensor; lists, ranges and arrays are taken too."""
     if isinstance(ids, UnifiedTensor):
-        return ids.plain()
+        return borrow_memory(ids)
     if isinstance(ids, torch.Tensor):
         return ids
     found = torch.as_tensor(ids if isinstance(ids, np.ndarray) else [*ids], device="cpu")

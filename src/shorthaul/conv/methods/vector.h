@@ -28,6 +28,9 @@ typedef real vec __attribute__((vector_size(lanes * sizeof(real))));
 typedef whole wholes __attribute__((vector_size(lanes * sizeof(real))));
 typedef bits bit_lanes __attribute__((vector_size(lanes * sizeof(real))));
 typedef uint16_t half_lanes __attribute__((vector_size(lanes * sizeof(uint16_t))));
+// Numbers of 32 bits, as many as there are lanes: what 16 bits become first where sums are of 64.
+typedef float float_lanes __attribute__((vector_size(lanes * sizeof(float))));
+typedef uint32_t word_lanes __attribute__((vector_size(lanes * sizeof(uint32_t))));
 
 static SHORTHAUL_INLINE vec load(const real* from) {
   vec value;
@@ -145,7 +148,7 @@ struct AsBfloat16 {
   static SHORTHAUL_INLINE vec load(const value* from) {
     half_lanes narrow;
     std::memcpy(&narrow, from, sizeof narrow);
-    return (vec)(__builtin_convertvector(narrow, bit_lanes) << 16);
+    return __builtin_convertvector((float_lanes)(__builtin_convertvector(narrow, word_lanes) << 16), vec);
   }
   // To nearest, ties to even; a NaN stays a NaN.
   static SHORTHAUL_INLINE half_lanes narrow_lanes(vec from) {
@@ -155,10 +158,11 @@ struct AsBfloat16 {
     asm("vcvtneps2bf16 %1, %0" : "=v"(narrow) : "v"(from));
     return narrow;
 #else
-    const bit_lanes wide = (bit_lanes)from;
-    const bit_lanes rounded = (wide + 0x7fff + ((wide >> 16) & 1)) >> 16;
-    const bit_lanes quiet = (wide >> 16) | 0x40;
-    return __builtin_convertvector(from == from ? rounded : quiet, half_lanes);
+    const float_lanes single = __builtin_convertvector(from, float_lanes);
+    const word_lanes wide = (word_lanes)single;
+    const word_lanes rounded = (wide + 0x7fff + ((wide >> 16) & 1)) >> 16;
+    const word_lanes quiet = (wide >> 16) | 0x40;
+    return __builtin_convertvector(single == single ? rounded : quiet, half_lanes);
 #endif
   }
   static SHORTHAUL_INLINE void store(value* to, vec from) {

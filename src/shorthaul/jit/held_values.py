@@ -1,0 +1,38 @@
+"""Tensors whose values lie in memory as they are: what a kernel that is given an address reads.
+
+>>> numbers = torch.tensor([1 + 2j, 3 - 1j])
+>>> numbers.conj().imag.is_neg(), held_values(numbers.conj().imag, "numbers")
+(True, tensor([-2.,  1.]))
+"""
+
+from __future__ import annotations
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+
+from shorthaul.errors import KernelArgumentError
+
+
+def held_values(tensor: torch.Tensor, name: str) -> torch.Tensor:
+    """`tensor` itself, or a copy where its memory holds something else than its values.
+
+    A conjugate or negated view has the memory of what it is a view of, and a bit that says what to
+    do with it; torch's own zero tensors, which come as gradients, have no memory at all.
+    """
+    if tensor._is_zerotensor():
+        return tensor.clone()
+    require_memory(tensor, name)
+    return tensor.resolve_conj().resolve_neg()
+
+
+def require_memory(tensor: torch.Tensor, name: str) -> None:
+    """Refuse what has values and no memory: fake tensors, and those of `torch.func`'s transforms."""
+    is_there = type(tensor) is torch.Tensor or not isinstance(tensor, FakeTensor)
+    try:
+        is_there = is_there and bool(tensor.data_ptr() or not tensor.numel())
+    except RuntimeError:
+        is_there = False
+    if not is_there:
+        raise KernelArgumentError(
+            "rows", name, "a tensor with memory of its own", f"a {type(tensor).__name__} without"
+        )
