@@ -53,7 +53,7 @@ bench: $(READY) | check ## measure, and add the figures to benchmarks/ledger
 	@$(BIN)/shorthaul bench $(ARGS)
 
 results: $(READY) | check ## render the tables of README and docs from the ledger and the code
-	@$(BIN)/python -m benchmarks.render $(ARGS)
+	@$(BIN)/python -m benchmarks.rendering.render $(ARGS)
 
 peers: $(PEERS)/.ready ## install what we compare with into an environment of its own
 

@@ -11,14 +11,14 @@ from shorthaul.cli.bench import find_checkout, list_benchmarks
 @pytest.fixture
 def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     root = tmp_path / "checkout"
-    benchmarks = root / "benchmarks"
+    benchmarks = root / "benchmarks" / "questions"
     benchmarks.mkdir(parents=True)
     (root / "pyproject.toml").write_text('[project]\nname = "shorthaul"\n')
-    (benchmarks / "__init__.py").touch()
-    (benchmarks / "measure.py").write_text("from pathlib import Path\nROOT = Path.cwd()\n")
+    (root / "benchmarks" / "measuring").mkdir()
+    (root / "benchmarks" / "measuring" / "measure.py").write_text("from pathlib import Path\nROOT = Path.cwd()\n")
     (benchmarks / "bench_rows.py").write_text(
         '"""How many rows per second?\n\nMore."""\n'
-        "from benchmarks.measure import ROOT\n(ROOT / 'rows').touch()\n"
+        "from benchmarks.measuring.measure import ROOT\n(ROOT / 'rows').touch()\n"
     )
     (benchmarks / "bench_calls.py").write_text(
         '"""What does a call cost?"""\nraise SystemExit(3)\n'
@@ -50,7 +50,7 @@ def test_questions_are_listed(shorthaul, checkout: Path) -> None:
 
 
 def test_a_file_that_is_not_python_is_listed_without_a_question(checkout: Path) -> None:
-    (checkout / "benchmarks" / "bench_broken.py").write_text("def :\n")
+    (checkout / "benchmarks" / "questions" / "bench_broken.py").write_text("def :\n")
     assert [each.question for each in list_benchmarks(checkout)][:1] == [""]
 
 
@@ -87,11 +87,11 @@ def test_outside_a_checkout_it_says_so(
 
 
 def test_a_checkout_without_benchmarks(shorthaul, checkout: Path) -> None:
-    for each in (checkout / "benchmarks").glob("bench_*.py"):
+    for each in (checkout / "benchmarks" / "questions").glob("bench_*.py"):
         each.unlink()
     shown = shorthaul("bench")
     assert shown.exit_code == 1
-    assert shown.stderr == f"Error: {checkout / 'benchmarks'} has no bench_*.py.\n"
+    assert shown.stderr == f"Error: {checkout / 'benchmarks' / 'questions'} has no bench_*.py.\n"
 
 
 def test_json_goes_with_the_list_only(shorthaul, checkout: Path) -> None:

@@ -43,9 +43,9 @@ def test_the_shell_accepts_its_script(shorthaul, tmp_path: Path, shell: str) -> 
     ],
 )
 def test_verbs_and_names_are_completed(tmp_path: Path, words: str, completed: list[str]) -> None:
-    (tmp_path / "benchmarks").mkdir()
+    (tmp_path / "benchmarks" / "questions").mkdir(parents=True)
     (tmp_path / "pyproject.toml").write_text('[project]\nname = "shorthaul"\n')
-    (tmp_path / "benchmarks" / "bench_rows.py").write_text('"""How many rows?"""\n')
+    (tmp_path / "benchmarks" / "questions" / "bench_rows.py").write_text('"""How many rows?"""\n')
     asked = {
         "_SHORTHAUL_COMPLETE": "bash_complete",
         "COMP_WORDS": words,

@@ -19,7 +19,7 @@ def run_with_peers(script: str, *needs: str) -> str:
     if missing:
         pytest.skip(f"the peers' environment has no {', '.join(missing)}; `make peers` installs it")
     # Ours first: the peers' packages only fill in what we do not have.
-    text = f"import sys\nsys.path.append({str(packages)!r})\nsys.path.append({str(ROOT / 'benchmarks')!r})\n"
+    text = f"import sys\nsys.path.append({str(packages)!r})\nsys.path.append({str(ROOT / 'benchmarks' / 'peers')!r})\n"
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", text + textwrap.dedent(script)],
         capture_output=True,

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from benchmarks.arxiv import CLASSES, FOLDER, load_arxiv
+from benchmarks.peers.arxiv import CLASSES, FOLDER, load_arxiv
 from shorthaul.errors import RowReadError, SamplingError, SeedRangeError, ShortReadError
 from shorthaul.graphs import MiniBatch, MiniBatchLoader, RelationalGraph
 from shorthaul.storage import open_engine

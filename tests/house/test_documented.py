@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.reference import list_errors
+from benchmarks.rendering.reference import list_errors
 from shorthaul.errors import ShorthaulError
 from shorthaul.settings import Setting, Settings
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import ledger
-from benchmarks.render import find_stale_pages
+from benchmarks.rendering.render import find_stale_pages
 from tests.benchmarks.runs import make_run
 
 ROOT = Path(__file__).parents[2]
@@ -52,7 +52,10 @@ def test_the_ledger_was_only_ever_added_to() -> None:
 
 
 def test_every_question_has_its_benchmark() -> None:
-    files = [ROOT / "benchmarks" / f"bench_{question}.py" for question in ledger.list_questions()]
+    files = [
+        ROOT / "benchmarks" / "questions" / f"bench_{question}.py"
+        for question in ledger.list_questions()
+    ]
     assert [path.name for path in files if not path.exists()] == []
 
 

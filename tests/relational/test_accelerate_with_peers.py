@@ -15,7 +15,7 @@ PYTHON = ROOT / ".peers" / "bin" / "python"
 @pytest.mark.timeout(600)
 @pytest.mark.skipif(not PYTHON.exists(), reason="`make peers` installs PyG and DGL")
 def test_models_compute_the_same_after_acceleration():
-    paths = os.pathsep.join(str(ROOT / each) for each in ("src", "benchmarks"))
+    paths = os.pathsep.join(str(ROOT / each) for each in ("src", "benchmarks/peers"))
     environment = {**os.environ, "PYTHONPATH": paths, "SHORTHAUL_KERNELS": "torch"}
     checks = ROOT / "tests" / "relational" / "peer_checks.py"
     done = subprocess.run(

@@ -20,7 +20,7 @@ from shorthaul.units import format_seconds
 
 @dataclass(frozen=True)
 class Benchmark:
-    """One file `benchmarks/bench_<name>.py`."""
+    """One file `benchmarks/questions/bench_<name>.py`."""
 
     name: str
     path: Path
@@ -42,7 +42,7 @@ def list_benchmarks(checkout: Path) -> tuple[Benchmark, ...]:
     """Every benchmark of a checkout, by name."""
     return tuple(
         Benchmark(path.stem.removeprefix("bench_"), path, _read_question(path))
-        for path in sorted((checkout / "benchmarks").glob("bench_*.py"))
+        for path in sorted((checkout / "benchmarks" / "questions").glob("bench_*.py"))
     )
 
 
@@ -93,7 +93,7 @@ def bench(context: click.Context, names: tuple[str, ...], is_listing: bool, as_j
         )
     known = list_benchmarks(checkout)
     if not known:
-        raise click.ClickException(f"{checkout / 'benchmarks'} has no bench_*.py.")
+        raise click.ClickException(f"{checkout / 'benchmarks' / 'questions'} has no bench_*.py.")
     chosen = choose_benchmarks(known, names)
     if as_json:
         print_json([{"name": each.name, "question": each.question} for each in chosen])
@@ -114,8 +114,8 @@ def run_benchmarks(checkout: Path, chosen: Sequence[Benchmark]) -> list[str]:
     for number, each in enumerate(chosen, 1):
         click.echo(f"[{number}/{len(chosen)}] {each.name}: {each.question}", err=True)
         started = time.perf_counter()
-        # As a module of the checkout, so that `from benchmarks.measure import ...` works.
-        command = (sys.executable, "-m", f"benchmarks.{each.path.stem}")
+        # As a module of the checkout, so that `from benchmarks.measuring.measure import ...` works.
+        command = (sys.executable, "-m", f"benchmarks.questions.{each.path.stem}")
         done = subprocess.run(command, cwd=checkout, check=False)
         state = "done" if done.returncode == 0 else f"failed with exit code {done.returncode}"
         taken = format_seconds(time.perf_counter() - started)

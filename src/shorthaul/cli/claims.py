@@ -23,5 +23,11 @@ def claims(context: click.Context, names: tuple[str, ...], is_run: bool) -> None
             f"{Path.cwd()} is not inside a checkout of shorthaul: the ledger is not installed with "
             "the package.\n  Clone the repository and run `shorthaul claims` there."
         )
-    command = (sys.executable, "-m", "benchmarks.claims", *names, *(("--run",) if is_run else ()))
+    command = (
+        sys.executable,
+        "-m",
+        "benchmarks.rendering.claims",
+        *names,
+        *(("--run",) if is_run else ()),
+    )
     context.exit(subprocess.run(command, cwd=checkout, check=False).returncode)
