@@ -1,5 +1,6 @@
 """`sh.conv1d`, `conv2d` and `conv3d` against ATen, over everything that they take."""
 
+import itertools
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from torch.testing._internal.common_methods_invocations import op_db
 from shorthaul.conv import aten, functional
 from shorthaul.conv.functional import conv1d, conv2d, conv3d
 from shorthaul.conv.problem import PADDING_MODES
+from shorthaul.conv.transposed import conv_transpose2d
 from shorthaul.errors import ConvolutionError
 from shorthaul.fallbacks import taken_fallbacks
 from tests.conv.problems import ACTIVATION_LAYOUTS, Case, cases, in_double
@@ -387,15 +389,6 @@ class TestAutocast:
             assert conv2d(image, weight).dtype == torch.float64
 
 
-@pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated:DeprecationWarning")
-def test_forward_mode_is_refused_and_not_lost() -> None:
-    image, weight = torch.randn(1, 3, 6, 6), torch.randn(4, 3, 3, 3)
-    with torch.autograd.forward_ad.dual_level():
-        dual = torch.autograd.forward_ad.make_dual(image, image)
-        with pytest.raises((NotImplementedError, RuntimeError)):
-            conv2d(dual, weight)
-
-
 def test_integers_are_left_to_aten_and_noted() -> None:
     image, weight = torch.ones(1, 2, 4, 4, dtype=torch.int64), torch.ones(1, 2, 3, 3).long()
     assert conv2d(image, weight).unique().tolist() == [18]
@@ -421,3 +414,41 @@ def test_an_unknown_padding_mode_is_refused() -> None:
 def test_shapes_on_the_meta_device() -> None:
     image, weight = torch.empty(2, 3, 8, 8, device="meta"), torch.empty(4, 3, 3, 3, device="meta")
     assert conv2d(image, weight, stride=2, padding=1).shape == (2, 4, 4, 4)
+
+
+LAYINGS = {
+    "contiguous": lambda tensor: tensor.contiguous(),
+    "channels_last": lambda tensor: tensor.contiguous(memory_format=torch.channels_last).clone(),
+    "slice": lambda tensor: torch.cat((tensor, tensor), 1).contiguous(
+        memory_format=torch.channels_last
+    )[:, : tensor.shape[1]],
+    "turned": lambda tensor: tensor.transpose(2, 3).contiguous().transpose(2, 3),
+}
+
+
+@pytest.mark.parametrize("of_weight", ["contiguous", "channels_last"])
+@pytest.mark.parametrize("of_image", list(LAYINGS))
+def test_outputs_lie_as_pytorch_lays_them(of_image: str, of_weight: str) -> None:
+    sizes = itertools.product((1, 2), (1, 2, 8), (1, 4), (1, 3, 8), (1, 3), (False, True))
+    for batch, channels, out, size, kernel, is_transposed in sizes:
+        if kernel > size:
+            continue
+        shape = (
+            (channels, out, kernel, kernel) if is_transposed else (out, channels, kernel, kernel)
+        )
+        image = LAYINGS[of_image](torch.randn(batch, channels, size, size))
+        weight = LAYINGS[of_weight](torch.randn(shape))
+        convolve = (
+            (conv_transpose2d, torch.conv_transpose2d) if is_transposed else (conv2d, torch.conv2d)
+        )
+        got, expected = (each(image, weight) for each in convolve)
+        # Strides of dimensions of one value are not compared: no value is reached by them.
+        strides = [
+            [stride for stride, length in zip(each.stride(), each.shape, strict=True) if length > 1]
+            for each in (got, expected)
+        ]
+        assert strides[0] == strides[1], (image.shape, weight.shape, is_transposed)
+        for last in (torch.contiguous_format, torch.channels_last):
+            assert got.is_contiguous(memory_format=last) == expected.is_contiguous(
+                memory_format=last
+            )

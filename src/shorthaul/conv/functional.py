@@ -345,10 +345,11 @@ def _run_traced(
 ) -> Tensor:
     """Through the dispatcher, for autograd, tracing and transforms.
 
-    A gradient needs the value before the activation, so the two are fused only where grad mode is
-    off; otherwise autograd sees the activation as a step of its own.
+    A derivative needs the value before the activation, so the two are fused only where none is wanted;
+    otherwise autograd sees the activation as a step of its own.
     """
-    fused = None if torch.is_grad_enabled() else activation
+    is_differentiated = torch.is_grad_enabled() or torch.autograd.forward_ad._current_level >= 0
+    fused = None if is_differentiated else activation
     output: Tensor = convolution(images, weight, bias, *geometry, fused, residual)
     return output if fused == activation else aten.apply_activation(output, activation)
 
@@ -371,14 +372,28 @@ def choose_layout(input: Tensor, weight: Tensor, dimensions: int) -> str:
     """How the output lies in memory: channels last if the input or the weight does, as in PyTorch."""
     if dimensions == 1 or input.dim() != dimensions + 2:
         return "contiguous"
-    last = torch.channels_last if dimensions == 2 else torch.channels_last_3d
-    for tensor in (input, weight):
-        if not tensor.is_contiguous() and tensor.is_contiguous(memory_format=last):
-            return "channels_last"
-    is_slice_of_channels_last = (
-        input.stride(1) == 1 and input.shape[1] > 1 and not input.is_contiguous()
-    )
-    return "channels_last" if is_slice_of_channels_last else "contiguous"
+    is_last = _is_channels_last(input) or _is_channels_last(weight)
+    return "channels_last" if is_last else "contiguous"
+
+
+def _is_channels_last(tensor: Tensor) -> bool:
+    """PyTorch's reading of a tensor's strides, which tells the layouts apart where sizes are one, too.
+
+    >>> image = torch.ones(2, 1, 4, 4)
+    >>> _is_channels_last(image), _is_channels_last(image.to(memory_format=torch.channels_last))
+    (False, True)
+    """
+    sizes, strides = tensor.shape, tensor.stride()
+    if strides[1] == 0:
+        return False
+    least = 0
+    for axis in (1, *range(tensor.dim() - 1, 1, -1), 0):
+        if sizes[axis] == 0 or strides[axis] < least:
+            return False
+        if axis == 0 and least == strides[1]:  # nothing but channels of one value
+            return False
+        least = strides[axis] * max(1, sizes[axis])
+    return True
 
 
 def _kernel(weight: Tensor) -> Triple:

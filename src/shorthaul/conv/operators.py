@@ -28,6 +28,12 @@ from shorthaul.conv.batching import (
     batch_grad_weight,
 )
 from shorthaul.conv.problem import ConvProblem, Triple
+from shorthaul.conv.pushing import (
+    push_convolution,
+    push_grad_bias,
+    push_grad_input,
+    push_grad_weight,
+)
 from shorthaul.jit import can_use_kernels, define_operator
 
 _GEOMETRY = (
@@ -334,6 +340,7 @@ convolution = define_operator(
     setup_context=_save_for_convolution,
     backward=_convolution_backward,
     vmap=batch_convolution,
+    jvp=push_convolution,
 )
 convolution_grad_input = define_operator(
     f"convolution_grad_input(Tensor grad_output, Tensor weight, SymInt[] input_sizes, {_GEOMETRY}) "
@@ -344,6 +351,7 @@ convolution_grad_input = define_operator(
     setup_context=_save_for_grad_input,
     backward=_grad_input_backward,
     vmap=batch_grad_input,
+    jvp=push_grad_input,
 )
 convolution_grad_weight = define_operator(
     f"convolution_grad_weight(Tensor grad_output, Tensor input, SymInt[] kernel, {_GEOMETRY}) "
@@ -354,6 +362,7 @@ convolution_grad_weight = define_operator(
     setup_context=_save_for_grad_weight,
     backward=_grad_weight_backward,
     vmap=batch_grad_weight,
+    jvp=push_grad_weight,
 )
 convolution_grad_bias = define_operator(
     "convolution_grad_bias(Tensor grad_output) -> Tensor",
@@ -363,4 +372,5 @@ convolution_grad_bias = define_operator(
     setup_context=_save_for_grad_bias,
     backward=_grad_bias_backward,
     vmap=batch_grad_bias,
+    jvp=push_grad_bias,
 )

@@ -54,6 +54,7 @@ class Gradient:
     setup_context: Callable[..., None]
     backward: Callable[..., Any]
     batching_rule: Callable[..., Any]
+    forward_derivative: Callable[..., Any] | None = None
 
 
 class Operator:
@@ -162,6 +163,7 @@ def define_operator(
     setup_context: Callable[..., None] | None = None,
     backward: Callable[..., Any] | None = None,
     vmap: Callable[..., Any] | None = None,
+    jvp: Callable[..., Any] | None = None,
     autocast: torch.dtype | None = None,
 ) -> Operator:
     """Define `shorthaul::<schema>` and return the operator.
@@ -172,7 +174,9 @@ def define_operator(
     `backward(ctx, *gradients)`, which itself is made of operators, so that it can be differentiated
     and compiled again; one without raises where a gradient would have to pass. `vmap(info, in_dims,
     *arguments)` is a batching rule as `torch.library.register_vmap` takes it; without one the batch
-    is run element by element. `autocast` names the dtype that floating inputs are cast to inside an
+    is run element by element. `jvp(arguments, tangents)` is the forward-mode derivative of an operator that
+    returns one tensor, made of operators as `backward` is: `tangents` has an entry per argument, `None` where
+    there is none; without it, forward mode is refused. `autocast` names the dtype that floating inputs are cast to inside an
     autocast region.
 
     Arguments have no defaults and no keywords: PyTorch leaves out an argument that equals its
@@ -197,7 +201,7 @@ def define_operator(
     overload: Overload = getattr(getattr(torch.ops, NAMESPACE), name).default
     batching_rule = vmap or _run_element_by_element(overload)
     gradient = Gradient(
-        setup_context or _keep_nothing, backward or _make_refusal(qualified), batching_rule
+        setup_context or _keep_nothing, backward or _make_refusal(qualified), batching_rule, jvp
     )
     torch.library.register_autograd(
         qualified, gradient.backward, setup_context=gradient.setup_context, lib=_library
@@ -248,7 +252,35 @@ def _make_transformed(overload: Overload, gradient: Gradient) -> type[torch.auto
         "backward": staticmethod(gradient.backward),
         "vmap": staticmethod(gradient.batching_rule),
     }
+    if gradient.forward_derivative is not None:
+        methods |= _make_forward_mode(gradient, gradient.forward_derivative)
     return type(f"{overload._opname}_transformed", (torch.autograd.Function,), methods)
+
+
+def _make_forward_mode(
+    gradient: Gradient, derivative: Callable[..., Any]
+) -> dict[str, staticmethod[..., Any]]:
+    """How an `autograd.Function` keeps its arguments for forward mode, and what it makes of tangents."""
+
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        gradient.setup_context(ctx, inputs, output)
+        if forward_ad._current_level >= 0:  # else they would be kept for nothing
+            ctx.set_materialize_grads(False)
+            ctx.arguments = [None if _is_tensor(each) else each for each in inputs]
+            ctx.save_for_forward(*(each if _is_tensor(each) else None for each in inputs))
+
+    def jvp(ctx: Any, *tangents: Any) -> Any:
+        arguments = [
+            other if tensor is None else tensor
+            for tensor, other in zip(ctx.saved_tensors, ctx.arguments, strict=True)
+        ]
+        return derivative(arguments, tangents)
+
+    return {"setup_context": staticmethod(setup_context), "jvp": staticmethod(jvp)}
+
+
+def _is_tensor(value: Any) -> bool:
+    return isinstance(value, torch.Tensor)
 
 
 def _run_element_by_element(overload: Overload) -> Callable[..., Any]:
