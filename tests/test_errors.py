@@ -192,6 +192,13 @@ GOLDEN: dict[ShorthaulError, str] = {
         "2.0 MiB (2,097,152 bytes) are needed at once by one layer.\n"
         "  Raise `budget` to 2,097,152 or more, or lower the batch size."
     ),
+    OffloadBudgetError(2**21, 2**20, "by one layer", refusal="today's writes are used up"): (
+        "the budget of 1.0 MiB (1,048,576 bytes) is used up, and the disk takes no more: today's "
+        "writes are used up.\n"
+        "  2.0 MiB (2,097,152 bytes) are needed now by one layer.\n"
+        "  Make room on the disk, give another directory, or raise the daily limit; a larger\n"
+        "  `budget` helps only if it holds what the disk does not take."
+    ),
     ActivationLostError(
         "float32 (2, 3)", "layers.0", "/scratch/spool", 4096, "its check differs"
     ): (

@@ -304,14 +304,29 @@ class SpoolFullError(ShorthaulError, OSError):
 
 
 class OffloadBudgetError(ShorthaulError, MemoryError):
-    """Activations that are needed at the same time are larger than the budget."""
+    """Activations that are needed at the same time are larger than the budget.
 
-    def __init__(self, needed_bytes: int, budget_bytes: int, detail: str) -> None:
-        super().__init__(
-            f"the budget of {format_bytes(budget_bytes)} ({budget_bytes:,} bytes) is too small: "
-            f"{format_bytes(needed_bytes)} ({needed_bytes:,} bytes) are needed at once {detail}.\n"
-            f"  Raise `budget` to {needed_bytes:,} or more, or lower the batch size."
-        )
+    Or the disk takes no more of them, so that the budget would have to hold all that are left.
+    """
+
+    def __init__(
+        self, needed_bytes: int, budget_bytes: int, detail: str, refusal: str | None = None
+    ) -> None:
+        budget = f"{format_bytes(budget_bytes)} ({budget_bytes:,} bytes)"
+        needed = f"{format_bytes(needed_bytes)} ({needed_bytes:,} bytes)"
+        if refusal is None:
+            message = (
+                f"the budget of {budget} is too small: {needed} are needed at once {detail}.\n"
+                f"  Raise `budget` to {needed_bytes:,} or more, or lower the batch size."
+            )
+        else:
+            message = (
+                f"the budget of {budget} is used up, and the disk takes no more: {refusal}.\n"
+                f"  {needed} are needed now {detail}.\n"
+                "  Make room on the disk, give another directory, or raise the daily limit; a larger\n"
+                "  `budget` helps only if it holds what the disk does not take."
+            )
+        super().__init__(message)
         self.needed_bytes, self.budget_bytes = needed_bytes, budget_bytes
 
 

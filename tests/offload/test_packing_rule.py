@@ -90,3 +90,16 @@ def test_a_daily_limit_switches_it_on_and_gradients_stay_bit_equal(tmp_path):
     with unlimited:
         require_equal(expected, gradients_of([x], step))
     assert unlimited.report().counts.compressed == 0
+
+
+def test_a_dropped_micro_batch_is_no_step(tmp_path):
+    x = torch.randn(64, 64).requires_grad_()
+    offload = small_offload(tmp_path, compress="auto")
+    with offload:
+        for index in range(4):
+            offload.micro_batch(index)
+            dropped = (x * 2).sin().sum()
+            del dropped
+            offload.micro_batch(index + 100)
+            (x * 3).sin().sin().sin().sum().backward()
+    assert offload.report().packing is not None

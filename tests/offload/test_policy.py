@@ -15,7 +15,7 @@ from shorthaul.offload.policy import (
 )
 from shorthaul.offload.prefetch import ForwardPass, Place
 from shorthaul.offload.simulation import Decision, Disk
-from tests.offload.keep_all import gradients_of, require_equal
+from tests.offload.keep_all import gradients_of, require_equal, settled_report
 
 SIZE = 8192
 
@@ -182,3 +182,93 @@ def test_every_policy_gives_the_same_gradients(policy, tmp_path):
         with offload:
             require_equal(expected, gradients_of([x], step))
     assert offload.report().counts.offloaded > 0
+
+
+class Net(torch.nn.Module):
+    """Layers that save as much for every length, and layers that save more for a longer one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.fixed = torch.nn.ModuleList(torch.nn.Linear(64, 64) for _ in range(12))
+        self.mixed = torch.nn.ModuleList(torch.nn.Linear(64, 64) for _ in range(6))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        table = torch.eye(64).requires_grad_() * 2
+        for layer in self.fixed:
+            table = layer(table).tanh()
+        h = x @ table
+        for layer in self.mixed:
+            h = layer(h).tanh()
+        return h.square().mean()
+
+
+def batches_of(lengths: list[int]) -> list[torch.Tensor]:
+    generator = torch.Generator().manual_seed(1)
+    return [torch.randn(length, 64, generator=generator) for length in lengths]
+
+
+@pytest.mark.parametrize("regions", [(), torch.nn.Linear])
+def test_batches_of_every_length_fit_a_budget_that_fits_each_by_itself(regions, tmp_path):
+    model, batches = Net(), batches_of([16, 400, 16, 200, 64, 16, 300])
+    leaves = list(model.parameters())
+    expected = [gradients_of(leaves, lambda batch=batch: model(batch)) for batch in batches]
+    for policy in ("all", "auto"):
+        offload = sh.offload.wrap(
+            model, tmp_path, policy=policy, minimum_bytes=1024, budget="256KiB", regions=regions
+        )
+        for want, batch in zip(expected, batches, strict=True):
+            require_equal(want, gradients_of(leaves, lambda batch=batch: model(batch)))
+        offload.unwrap()
+        counts = settled_report(offload).counts
+        assert counts.peak_live_bytes <= 256 * 1024
+    assert counts.kept > 0, "nothing was kept, so that nothing had to leave"
+    assert regions or counts.kept_and_written > 0
+
+
+def test_a_plan_is_for_steps_and_not_for_what_was_dropped(tmp_path, caplog):
+    model, (batch, bad) = Net(), batches_of([64, 64])
+    leaves = list(model.parameters())
+    expected = gradients_of(leaves, lambda: model(batch))
+
+    def offloading() -> sh.offload.ActivationOffload:
+        return sh.offload_activations(tmp_path, minimum_bytes=1024, budget="256KiB")
+
+    clean, spoiled = offloading(), offloading()
+    for offload in (clean, spoiled):
+        for _ in range(4):
+            if offload is spoiled:
+                with offload, pytest.raises(ZeroDivisionError):
+                    print(model(bad) / (1 // 0))
+                for _ in range(30):
+                    with offload:
+                        output = model(bad)  # the one before lives until this one is made
+                with offload:
+                    h = model(bad) * 2
+                    h.register_hook(lambda _: 1 // 0)
+                    with pytest.raises(ZeroDivisionError):
+                        h.backward()
+                del h
+            with offload:
+                require_equal(expected, gradients_of(leaves, lambda: model(batch)))
+            with offload:
+                require_equal(expected, gradients_of(leaves, lambda: model(batch)))
+    del output
+    assert spoiled.policy.plan is not None
+    sizes = [[unit.size_bytes for unit in each.policy.plan.units] for each in (clean, spoiled)]
+    assert sizes[0] == sizes[1]
+    assert caplog.records == []
+    assert settled_report(spoiled).live_bytes == 0
+
+
+def test_a_loop_of_dropped_passes_leaves_nothing_behind(tmp_path):
+    model, (batch,) = Net(), batches_of([16])
+    offload = sh.offload_activations(tmp_path, minimum_bytes=1024, budget="256KiB")
+    with offload:
+        for _ in range(100):
+            output = model(batch)
+        longest = len(offload._order.current.sizes)
+        del output
+        model(batch)
+    assert longest <= 256 + 30
+    assert len(offload._order.waiting) == 1

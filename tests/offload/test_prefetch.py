@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shorthaul.offload.identity import StorageKey, StorageReference
-from shorthaul.offload.prefetch import REMEMBERED_PASSES, BackwardOrder
+from shorthaul.offload.prefetch import REMEMBERED_PASSES, SMALLEST_LONG_PASS, BackwardOrder
 from shorthaul.offload.record import Record, State
 
 
@@ -114,3 +114,57 @@ def test_what_is_kept_for_good_is_not_looked_at_again():
         records[kept].state = State.KEPT
     assert positions(order.note_unpacked(records[5])) == [2, 1, 0]  # up to the first to be read
     assert positions(order.note_unpacked(records[2])) == [0]
+
+
+def test_a_pass_that_was_dropped_is_forgotten_by_the_next_one():
+    order = BackwardOrder()
+    abandoned = [make_record(order) for _ in range(3)]
+    del abandoned[0]
+    order.forget_dropped()
+    assert order.current.next_position == 3, "two of them live"
+    abandoned.clear()
+    gc.collect()
+    order.forget_dropped()
+    assert order.current.next_position == 0
+    assert not order.waiting
+
+
+def test_what_was_broken_off_is_learned_from_only_when_it_comes_again():
+    order = BackwardOrder()
+
+    def run(count: int, used: int) -> bool:
+        records = [make_record(order) for _ in range(count)]
+        for record in records[::-1][:used]:
+            list(order.note_unpacked(record))
+        record = None
+        records.clear()
+        gc.collect()
+        order.begin_pass_if_needed()
+        learned, order.last_over = order.last_over, None
+        return learned is not None
+
+    assert run(4, 4), "whole"
+    assert not run(4, 2), "broken off"
+    assert run(4, 4)
+    assert not run(5, 3), "perhaps broken off"
+    assert run(5, 3), "not by accident"
+    assert run(5, 3)
+    assert not run(5, 4)
+
+
+def test_what_was_dropped_is_cut_out_of_a_pass_that_never_ends():
+    order = BackwardOrder()
+    mask = make_record(order)  # part of every pass
+    last = [make_record(order) for _ in range(3)]
+    for _ in range(SMALLEST_LONG_PASS):
+        last = [make_record(order) for _ in range(3)]
+        order.forget_dropped()
+        assert order.current.next_position <= SMALLEST_LONG_PASS + 3
+    assert mask.position == 0
+    assert positions(order.note_unpacked(last[2]))[:2] == [last[1].position, last[0].position]
+    assert order.current._records[last[1].position]() is last[1]
+    for record in (*last[:2], mask):
+        list(order.note_unpacked(record))
+    del last, record
+    order.begin_pass_if_needed()
+    assert order.last_over is None, "its places are those of the end of a long pass"

@@ -23,7 +23,7 @@ def make_record(tensor: torch.Tensor, state: State, **fields) -> Record:
         (State.STORED, State.STORING, False),
         (State.STORED, State.KEPT, False),
         (State.KEPT, State.STORING, False),
-        (State.KEPT, State.STORED, False),
+        (State.KEPT, State.STORED, True),
     ],
 )
 def test_states_only_move_forward(before, after, is_allowed):

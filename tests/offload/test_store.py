@@ -13,10 +13,22 @@ import pytest
 import torch
 
 import shorthaul as sh
-from shorthaul.errors import ActivationLostError, OffloadBudgetError, StorageError
+from shorthaul.errors import (
+    ActivationLostError,
+    OffloadBudgetError,
+    SpoolFullError,
+    StorageError,
+)
+from shorthaul.offload.spool import RESERVE_BYTES, Spool
 from shorthaul.offload.store import LONGEST_READ_AHEAD
 from shorthaul.storage import Fault, ThreadEngine, faulty_engine, throttled_engine
-from tests.offload.keep_all import gradients_of, require_bit_equal, require_equal, small_offload
+from tests.offload.keep_all import (
+    gradients_of,
+    require_bit_equal,
+    require_equal,
+    settled_report,
+    small_offload,
+)
 
 WIDTH = 64
 
@@ -80,6 +92,105 @@ def test_a_full_disk_within_a_budget_is_an_error_before_memory_runs_out(x, tmp_p
     with offload, pytest.raises(OffloadBudgetError):
         deep(x, 40)
     assert offload.store.live_bytes <= 128 * 1024
+
+
+@pytest.mark.parametrize("memory", [0, "96KiB"])
+@pytest.mark.parametrize("spread", ["turns", "stripes"])
+def test_what_was_kept_leaves_when_the_room_is_needed(memory, spread, x, tmp_path):
+    places = [tmp_path / "a", tmp_path / "b"]
+    for place in places:
+        place.mkdir()
+    knobs = {"compress": "mask", "memory": memory} if memory else {"policy": lambda _: False}
+
+    def step() -> torch.Tensor:
+        h = x
+        for index in range(40):  # these masks, packed, fill the budget
+            h = h * (x > index / 20 - 1)
+        return deep(h, 12)
+
+    report = require_bit_equal(
+        places,
+        [x],
+        step,
+        least=0,
+        budget="128KiB",
+        spread=spread,
+        **knobs,
+    )
+    assert report.counts.peak_live_bytes <= 128 * 1024
+    assert report.counts.kept_and_written > 0
+    assert report.counts.read_bytes > 0
+
+
+def test_what_an_operator_is_still_filling_does_not_leave(x, tmp_path):
+    def step() -> torch.Tensor:
+        h = x * 2
+        for _ in range(12):
+            h = torch.nn.functional.rrelu(h, training=True)
+        return h.square().sum()
+
+    report = require_bit_equal(tmp_path, [x], step, least=0, budget="80KiB", policy=lambda _: False)
+    assert report.counts.kept_and_written > 0
+
+
+@pytest.mark.parametrize(
+    ("fault", "fails"),
+    [
+        (Fault("errno", 2, "write", code=errno.EIO), False),
+        (Fault("errno", 2, "write", onwards=True, code=errno.EIO), True),
+        (Fault("errno", 1, "write", code=errno.ENOSPC), True),
+    ],
+    ids=["once", "for good", "full"],
+)
+def test_what_cannot_leave_stays_and_says_why(fault, fails, x, tmp_path):
+    expected = gradients_of([x], lambda: deep(x, 12))
+    offload = small_offload(tmp_path, engine=faulty(fault), budget="128KiB", policy=lambda _: False)
+    with offload:
+        if fails:
+            with pytest.raises(OffloadBudgetError, match="the disk takes no more") as caught:
+                deep(x, 12)
+            assert os.strerror(fault.code) in str(caught.value)
+            del caught
+        else:
+            require_equal(expected, gradients_of([x], lambda: deep(x, 12)))
+    assert settled_report(offload).live_bytes == 0
+
+
+def test_a_daily_limit_that_is_used_up_is_named_where_the_budget_runs_out(x, tmp_path, caplog):
+    offload = small_offload(tmp_path, budget="128KiB", endurance={"daily": "32KiB"})
+    with offload, pytest.raises(OffloadBudgetError, match="today's writes are used up"):
+        deep(x, 40)
+    unlimited = small_offload(tmp_path, endurance={"daily": "32KiB"})
+    with unlimited:
+        deep(x, 40).backward()
+    assert "until midnight UTC" in caplog.text
+    assert unlimited.report().refusal == "today's writes are used up"
+
+
+def test_a_nearly_full_disk_is_measured_by_what_it_has_and_kept_to(x, tmp_path, monkeypatch):
+    step = lambda: deep(x)  # noqa: E731
+    expected = gradients_of([x], step)
+    for free_bytes in (RESERVE_BYTES + 3 * 2**20, RESERVE_BYTES // 2):
+        monkeypatch.setattr(Spool, "_free_bytes", lambda _, free_bytes=free_bytes: free_bytes)
+        offload = small_offload(tmp_path, budget="64MiB")
+        for _ in range(2):
+            with offload:
+                require_equal(expected, gradients_of([x], step))
+        assert (offload.policy.plan is None) == (free_bytes < RESERVE_BYTES)
+    raising = small_offload(tmp_path, budget="64MiB", on_full="raise")
+    with raising, pytest.raises(SpoolFullError, match="are left for others"):
+        deep(x)
+
+
+def test_a_disk_that_fails_while_it_is_measured_is_not_asked_for_a_plan(x, tmp_path):
+    fault = Fault("errno", 1, "write", onwards=True, code=errno.EIO)
+    offload = small_offload(tmp_path, budget="8MiB", engine=faulty(fault))
+    with offload:
+        deep(x).backward()
+    assert offload.policy.plan is None
+    raising = small_offload(tmp_path, budget="8MiB", engine=faulty(fault), on_full="raise")
+    with pytest.raises(StorageError), raising:
+        deep(x)
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ import torch
 from torch.utils import _pytree as pytree
 from torch.utils.checkpoint import checkpoint
 
-from shorthaul.errors import InPlaceChangeError
+from shorthaul.errors import InPlaceChangeError, SpoolFullError, StorageError
 from shorthaul.offload import regions
 from shorthaul.offload.endurance import WearLimit, estimate_bytes_per_day
 from shorthaul.offload.handing_out import note_handed_out
@@ -25,6 +25,7 @@ from shorthaul.offload.identity import (
     find_view,
     why_not_movable,
 )
+from shorthaul.offload.lanes import Slots
 from shorthaul.offload.packing_rule import AutomaticPacking
 from shorthaul.offload.policy import Policy, SavedTensor
 from shorthaul.offload.prefetch import BackwardOrder, ForwardPass, RegionCall
@@ -153,6 +154,8 @@ class ActivationOffload(contextlib.ContextDecorator):
             # at once, or rarely. It is not part of the order that passes are learned by.
             return self.store.keep(tensor, key, scope=scope, position=-1)
         self._order.begin_pass_if_needed()
+        if self._inside.call is None:
+            self._order.forget_dropped()
         position = self._order.current.next_position
         place = self._order.current.place_of(key.storage, self._inside.call)
         saved = SavedTensor(
@@ -255,7 +258,7 @@ class ActivationOffload(contextlib.ContextDecorator):
     def measure_disk(self) -> Disk | None:
         """What the scratch directory delivers now, by writing and reading some of it.
 
-        `None` when the budget has no room for that at the moment.
+        `None` when budget, disk or daily limit have no room for that at the moment.
         """
         store = self.store
         with store.lock:
@@ -263,17 +266,36 @@ class ActivationOffload(contextlib.ContextDecorator):
             room_bytes = _MEASURED_BYTES
             if store.budget_bytes is not None:
                 room_bytes = min(room_bytes, (store.budget_bytes - store.live_bytes) // 2)
-            if room_bytes < _SMALLEST_MEASURED_BYTES:
+            left_bytes = self.wear.left_bytes
+            if left_bytes is not None:  # a measurement should leave most of it for activations
+                room_bytes = min(room_bytes, left_bytes // 16)
+            try:
+                return self._measure_disk_by(room_bytes // BLOCK_BYTES * BLOCK_BYTES)
+            except StorageError:
+                # Said to all when an activation meets with it: that decides what to do about it.
+                if store.writes.raises_when_full:
+                    raise
                 return None
-            length_bytes = room_bytes // BLOCK_BYTES * BLOCK_BYTES
-            slots = store.spools.take(length_bytes)
-            with store.pool.take(length_bytes, block=False) as buffer:
-                started = time.perf_counter()
-                store.move(buffer, slots, is_write=True)
-                written = time.perf_counter()
-                store.move(buffer, slots, is_write=False)
-                read = time.perf_counter()
-            store.spools.give(slots)
+
+    def _measure_disk_by(self, length_bytes: int) -> Disk | None:
+        """Write and read so many bytes, or as many as the disk has room for."""
+        store = self.store
+        slots: Slots = ()
+        while not slots:
+            if length_bytes < _SMALLEST_MEASURED_BYTES:
+                return None
+            try:
+                slots = store.spools.take(length_bytes)
+            except SpoolFullError:
+                length_bytes = length_bytes // 2 // BLOCK_BYTES * BLOCK_BYTES
+        with store.pool.take(length_bytes, block=False) as buffer:
+            started = time.perf_counter()
+            store.move(buffer, slots, is_write=True)
+            written = time.perf_counter()
+            store.move(buffer, slots, is_write=False)
+            read = time.perf_counter()
+        store.spools.give(slots)
+        self.wear.note_written(length_bytes)
         return Disk(length_bytes / (written - started), length_bytes / (read - written))
 
     def measure_gradient_error(
@@ -314,7 +336,7 @@ class ActivationOffload(contextlib.ContextDecorator):
                 disk_bytes=self.store.used_slots_bytes,
                 small_count=self._small_count,
                 minimum_bytes=self.minimum_bytes,
-                refusal=self.store.refusal,
+                refusal=self.store.writes.why_closed(self.minimum_bytes),
                 policy=self.policy.name,
                 explanation=self.policy.explain(),
                 codec=None if codec is None else codec.name,

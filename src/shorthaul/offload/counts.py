@@ -14,6 +14,7 @@ class Counts:
     offloaded_bytes: int = 0
     kept: int = 0
     kept_bytes: int = 0
+    kept_and_written: int = 0  # kept at first, and written when the room was needed for others
     deduplicated: int = 0
     deduplicated_bytes: int = 0
     forwarded: int = 0  # used while their store was still under way
@@ -24,7 +25,7 @@ class Counts:
     prefetched: int = 0
     demand_reads: int = 0
     found_alive: int = 0  # needed again while somebody else still held the memory
-    refused_stores: int = 0  # the disk was full or failed; kept in memory instead
+    refused_stores: int = 0  # the disk took no more or failed; kept in memory instead
     peak_live_bytes: int = 0
     peak_mapped_bytes: int = 0  # the same with buffers that are mapped and free
     peak_saved_bytes: int = 0  # what would have been live if everything had been kept

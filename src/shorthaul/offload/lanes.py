@@ -105,7 +105,7 @@ class WriteLane:
         self.refusal: str | None = None  # why the disk takes no more, once it does not
         self.quarantined_bytes = 0  # in slots that failed and are not used again
         self._counts, self._wear = counts, wear
-        self._raises_when_full = raises_when_full
+        self.raises_when_full = raises_when_full
         self._stores: collections.deque[_Store] = collections.deque()
         self._failures = 0
 
@@ -114,15 +114,11 @@ class WriteLane:
 
     def take_slots(self, length_bytes: int) -> Slots | None:
         """Room on disk; `None` where today's writes are used up or the disk takes no more."""
-        worn = None if self._wear is None else self._wear.refusal(length_bytes)
-        if worn is not None:
-            self._counts.left_alone[worn] += 1
-            return None
-        if self.refusal is None:
+        if self.why_closed(length_bytes) is None:
             try:
                 return self.spools.take(length_bytes)
             except (SpoolFullError, StorageError) as error:
-                if self._raises_when_full:
+                if self.raises_when_full:
                     raise
                 self._refuse(str(error).splitlines()[0])
         self._counts.refused_stores += 1
@@ -134,6 +130,31 @@ class WriteLane:
         record.stores = submit(self.engine, buffer, slots, is_write=True)
         self._stores.append(_Store(weakref.ref(record), record.stores, slots, record.payload_bytes))
         self.in_flight_bytes += record.payload_bytes
+
+    def write_now(self, record: Record, content: Bytes, slots: Slots) -> bool:
+        """Write what was kept in memory, and wait for it; false when the disk did not take it."""
+        tickets: list[Ticket] = []
+        position = 0
+        try:
+            for slot in slots:
+                piece = content[position : position + slot.length_bytes]
+                position += slot.length_bytes
+                tickets.append(self.engine.write(slot.file, slot.offset_bytes, piece, why=WHY))
+            # Of no size, as far as the bytes in flight are concerned: they have no buffer.
+            store = _Store(weakref.ref(record), tuple(tickets), slots, 0)
+            record.slots = slots
+            self._finish(store)
+        except BaseException:
+            if record.state is State.KEPT and record.slots:  # interrupted, and not failed
+                end_quietly(self.engine, tuple(tickets))
+                self.spools.give(slots)
+                record.slots = ()
+            raise
+        return record.state is State.STORED
+
+    def why_closed(self, length_bytes: int) -> str | None:
+        """Why the disk would not take so many bytes, as far as it is known without asking it."""
+        return self.refusal or (None if self._wear is None else self._wear.refusal(length_bytes))
 
     def withdraw(self, record: Record) -> bool:
         """Call off a store that has not begun; false when it is too late for that."""
@@ -155,7 +176,9 @@ class WriteLane:
 
     def finish_oldest(self) -> None:
         """Wait for the store that was begun first; its memory is given up if it succeeded."""
-        store = self._stores.popleft()
+        self._finish(self._stores.popleft())
+
+    def _finish(self, store: _Store) -> None:
         self.in_flight_bytes -= store.size_bytes
         record = store.record()
         try:
@@ -193,8 +216,9 @@ class WriteLane:
         self._counts.refused_stores += 1
         if record is not None:
             record.slots, record.stores = (), ()
-            record.move_to(State.KEPT)
-        if self._raises_when_full:
+            if record.state is State.STORING:
+                record.move_to(State.KEPT)
+        if self.raises_when_full:
             raise error
         error.__traceback__ = None  # its frames hold the record, and through it the memory
         if self.refusal is None and (is_full or self._failures >= TOLERATED_FAILURES):

@@ -12,11 +12,14 @@ import collections
 import time
 import weakref
 from collections.abc import Callable, Collection, Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from shorthaul.offload.record import Record, State
 
 REMEMBERED_PASSES = 64
+# A pass of so many records is looked through for those that nobody needs any more, and again when it
+# is twice as long as it was then.
+SMALLEST_LONG_PASS = 256
 
 Clock = Callable[[], float]
 
@@ -57,6 +60,9 @@ class ForwardPass:
         self._order: list[int] | None = None
         self._rank: dict[int, int] = {}
         self._settled = 0  # ranks below this one never have to be read any more
+        self._dead = 0  # so many at the front are no longer needed by anybody
+        self._long = SMALLEST_LONG_PASS
+        self._is_cut = False
 
     @property
     def next_position(self) -> int:
@@ -95,6 +101,52 @@ class ForwardPass:
     def is_over(self) -> bool:
         """Whether every record has been used, or is no longer needed by anybody."""
         return len(self.used) == len(self.sizes) or not any(each() for each in self._records)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether every record that was packed has been used."""
+        return len(self.used) == len(self.sizes) and not self._is_cut
+
+    @property
+    def outline(self) -> tuple[tuple[int, ...], tuple[Place, ...], tuple[int, ...]]:
+        """What tells a pass from one of another kind: sizes, places, and which of them were used."""
+        return tuple(self.sizes), tuple(self.places), tuple(sorted(self.used))
+
+    @property
+    def is_dropped(self) -> bool:
+        """Whether its graph is gone without a backward pass."""
+        while self._dead < len(self.sizes) and self._records[self._dead]() is None:
+            self._dead += 1
+        return self._dead == len(self.sizes) and not self.used
+
+    def cut_dropped(self) -> None:
+        """Forget the records that nobody needs, if none is used yet and they are most of many.
+
+        Passes that are never followed by a backward pass would make this one longer and longer.
+        """
+        if len(self.sizes) < self._long or self.used or self._order:
+            return
+        living = [(at, each()) for at, each in enumerate(self._records)]
+        kept = [at for at, record in living if record is not None]
+        self._long = max(SMALLEST_LONG_PASS, 2 * len(self.sizes))
+        if 2 * len(kept) > len(self.sizes):
+            return
+        self._long = max(SMALLEST_LONG_PASS, 2 * len(kept))
+        self._dead, self._is_cut = 0, True
+        columns: tuple[list[Any], ...] = (
+            self.sizes,
+            self.names,
+            self.packed_at,
+            self.places,
+            self._records,
+        )
+        for column in columns:
+            column[:] = [column[at] for at in kept]
+        self.shared = {at for at, before in enumerate(kept) if before in self.shared}
+        for at, before in enumerate(kept):
+            record = living[before][1]
+            if record is not None:
+                record.position = at
 
     def expect(self, order: Sequence[int]) -> None:
         """Guess that records will be needed in this order of positions."""
@@ -141,6 +193,7 @@ class BackwardOrder:
         self._pass_of: weakref.WeakKeyDictionary[Record, ForwardPass] = weakref.WeakKeyDictionary()
         self._is_in_backward = False
         self._tag: object = None
+        self._last_outline: object = None
 
     def note_packed(self, record: Record, place: Place | None = None) -> None:
         """A record was packed; after an unpacking, that begins another forward pass."""
@@ -160,6 +213,7 @@ class BackwardOrder:
     def enter_region(self, inputs: Collection[int]) -> RegionCall:
         """A region begins, whose inputs lie in these storages."""
         self.begin_pass_if_needed()
+        self.forget_dropped()
         index = self.current.regions_entered
         self.current.regions_entered += 1
         return RegionCall(index, inputs, self._now())
@@ -175,6 +229,20 @@ class BackwardOrder:
             self.current = ForwardPass(self._tag, self._now)
             for each in [each for each in self.waiting.values() if each.is_over]:
                 self._learn(each)
+
+    def forget_dropped(self) -> None:
+        """Start another forward pass, outside of regions, if the last one came to nothing.
+
+        After an exception, or a forward pass without a backward one, what comes next is at the
+        start of a pass, as plans and orders know it, and not at the end of an abandoned one.
+        """
+        if not self.current.sizes:
+            return
+        if self.current.is_dropped:
+            self.waiting.pop(id(self.current), None)
+            self.current = ForwardPass(self._tag, self._now)
+        else:
+            self.current.cut_dropped()
 
     def mark(self, tag: object) -> None:
         """Records packed from now on belong to the micro-batch `tag`."""
@@ -220,11 +288,20 @@ class BackwardOrder:
             own.expect(learned if learned is not None else range(len(own.sizes) - 1, -1, -1))
 
     def _learn(self, own: ForwardPass) -> None:
-        """The backward pass of `own` is over: remember its order."""
+        """The backward pass of `own` is over: remember its order.
+
+        Others may learn from it, too, unless it is one that was broken off or partly dropped: not
+        all of it was used, and the pass before was not like it.
+        """
         self.waiting.pop(id(own), None)
         if self.hinted is own:
             self.hinted = None
-        self.last_over = own
+        if not own.used:
+            return
+        outline = own.outline
+        if own.is_whole or outline == self._last_outline:
+            self.last_over = own
+        self._last_outline = outline
         signature = tuple(own.sizes)
         unused = [position for position in range(len(own.sizes)) if position not in own.used_at]
         self._learned[signature] = own.used + unused

@@ -3,6 +3,7 @@
 A record's state only moves forward::
 
     KEPT                                  decided at packing, or the disk would not take it
+    KEPT -> STORED                        the room was needed for others
     STORING -> STORED                     the bytes are safe on disk; memory is given up only now
     STORING -> KEPT                       needed before it was written, or the write failed
 
@@ -40,7 +41,11 @@ class State(enum.Enum):
     STORED = "stored"
 
 
-_ALLOWED = {(State.STORING, State.STORED), (State.STORING, State.KEPT)}
+_ALLOWED = {
+    (State.STORING, State.STORED),
+    (State.STORING, State.KEPT),
+    (State.KEPT, State.STORED),
+}
 
 
 @dataclass(eq=False)

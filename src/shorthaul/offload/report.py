@@ -70,6 +70,8 @@ class OffloadReport:
         ]
         rows += [(f"left alone: {why}", times, "") for why, times in counts.left_alone.items()]
         rows += self._packing_rows()
+        if counts.kept_and_written:
+            rows.append(("kept at first, then written to make room", counts.kept_and_written, ""))
         if counts.recomputed_regions:
             rows.append(("regions computed again", counts.recomputed_regions, ""))
         rows.append(

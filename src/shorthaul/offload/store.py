@@ -189,6 +189,8 @@ class ActivationStore:
             record = self._make_record(tensor, key, State.KEPT, scope, position)
             record.kept = bytes_of_range(tensor, key)
             self._count_kept(record)
+            if self.budget_bytes is not None and not tensor.requires_grad:
+                self._unfinished.watch(record, record.kept)  # until then it must not leave
             return record
 
     def offload(
@@ -395,7 +397,7 @@ class ActivationStore:
         while not self._has_room(length_bytes):
             if self._finish_oldest():
                 continue
-            if not self.reads.give_up(wanted) and not self._let_go(wanted):
+            if not (self.reads.give_up(wanted) or self._let_go(wanted) or self._make_leave(wanted)):
                 if patience == 0:
                     self._raise_no_room(length_bytes)
                 # A worker of the engine, or an operator in another thread, may let go of memory a
@@ -414,10 +416,57 @@ class ActivationStore:
         self._held.discard(record)
         return True
 
+    def _make_leave(self, wanted: Record | None) -> bool:
+        """Write to disk what was kept so far and is needed last; false when nothing can leave.
+
+        A plan keeps what fits beside the rest of the step that it was made for. In another step
+        there may be more of the rest.
+        """
+        kept = [
+            each for each in self._records.values() if each is not wanted and self._can_leave(each)
+        ]
+        if not kept:
+            return False
+        # What was packed first is needed last; what a backward pass saved is needed soon.
+        record = min(kept, key=lambda each: (each.position < 0, each.position))
+        slots = self.writes.take_slots(record.packed_bytes or record.size_bytes)
+        if slots is None:
+            return False
+        if record.kept is None:
+            assert record.buffer is not None, "what can leave is in memory"
+            content = record.buffer.memory[: record.payload_bytes]
+        else:
+            content = record.kept.numpy()
+            record.payload_bytes, record.codec = record.size_bytes, None
+            record.checksum = record.content_sum = self.payloads.sum_of(record.kept)
+        if self.writes.write_now(record, content, slots):
+            record.kept = None
+            self._packed_bytes -= record.packed_bytes
+            record.packed_bytes = 0
+            if record.is_counted:
+                record.is_counted = False
+                self._change_kept(-record.size_bytes)
+            self.counts.kept_and_written += 1
+        return True
+
+    def _can_leave(self, record: Record) -> bool:
+        """Whether its bytes are complete, lie in memory for its own sake, and on no disk yet."""
+        if record.state is not State.KEPT or self._unfinished.watches(record):
+            return False
+        if record.kept is not None:
+            return record.is_counted and record.kept.is_cpu
+        is_used = record.restored is not None and record.restored.is_alive
+        return record.buffer is not None and record.arrival is None and not is_used
+
     def _raise_no_room(self, length_bytes: int) -> NoReturn:
         assert self.budget_bytes is not None, "without a budget there is always room"
         needed_bytes = self.live_bytes + choose_class_bytes(round_to_blocks(length_bytes))
-        raise OffloadBudgetError(needed_bytes, self.budget_bytes, "by tensors that are in use")
+        raise OffloadBudgetError(
+            needed_bytes,
+            self.budget_bytes,
+            "by tensors that are in use",
+            refusal=self.writes.why_closed(length_bytes),
+        )
 
     def _take_buffer(
         self, length_bytes: int, *, is_store: bool, wanted: Record | None = None

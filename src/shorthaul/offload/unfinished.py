@@ -51,6 +51,10 @@ class UnfinishedTensors:
             )
         )
 
+    def watches(self, record: Record) -> bool:
+        """Whether the operator that saved it may still be running."""
+        return any(each.record() is record for each in self._watched)
+
     def take_finished(self, *, is_outside_operators: bool) -> list[tuple[Record, torch.Tensor]]:
         """Records that are still needed and whose operators are over, with their content now.
 
