@@ -29,6 +29,7 @@ from benchmarks.rendering.heat_map import draw_heat_map, draw_memory
 from benchmarks.rendering.reference import render_errors, render_pages, render_settings
 from benchmarks.rendering.stages import PICTURE as STAGES_PICTURE
 from benchmarks.rendering.stages import draw_stages, render_stages
+from benchmarks.rendering.style import digest_sources, read_signature, sign
 from shorthaul.units import format_bytes, format_seconds
 
 ROOT = Path(__file__).parents[2]
@@ -155,19 +156,20 @@ def find_stale_pages(root: Path = ROOT, directory: Path = ledger.DIRECTORY) -> d
 
 def find_stale_pictures(root: Path, directory: Path) -> dict[Path, str]:
     """Each picture that differs from what the ledger says; none where its question was not asked."""
-    found = {
-        name: draw(ledger.read_runs(question, directory)[-1]["rows"])
-        for name, (question, draw) in PICTURES.items()
-        if question in ledger.list_questions(directory)
-    }
+    stale: dict[Path, str] = {}
+    for name, (question, draw) in PICTURES.items():
+        if question in ledger.list_questions(directory):
+            rows = ledger.read_runs(question, directory)[-1]["rows"]
+            digest = digest_sources(rows, draw)
+            path = root / name
+            if not path.exists() or read_signature(path.read_text()) != digest:
+                stale[path] = sign(draw(rows), digest)
     pages = [page for page in list_pages(root) if page.exists()]
     if any(Path(STAGES_PICTURE).name in page.read_text() for page in pages):
-        found[STAGES_PICTURE] = draw_stages()
-    return {
-        root / name: drawn
-        for name, drawn in found.items()
-        if not (root / name).exists() or (root / name).read_text() != drawn
-    }
+        path, drawn = root / STAGES_PICTURE, draw_stages()
+        if not path.exists() or path.read_text() != drawn:
+            stale[path] = drawn
+    return stale
 
 
 def render_question(runs: Iterable[ledger.Run]) -> str:

