@@ -163,6 +163,7 @@ def _hooked():
         (_hooked, "hooks on `message`"),
         (lambda: pyg.GATv2Conv(4, 4, fill_value="best"), "fill_value is 'best'"),
         (lambda: pyg.RGATConv(4, 4, 2, aggr="max"), "aggr is 'max'; ours adds"),
+        (lambda: pyg.FastRGCNConv(4, 4, 2, aggr="max"), "FastRGCNConv has no maximum"),
         (lambda: pyg.GCNConv(4, 4), "no such layer"),
         (dgl_stand_ins.GATConv, "no such layer"),
         (lambda: pyg.SAGEConv(4, 4).to("meta"), "is on meta"),

@@ -189,6 +189,8 @@ def _require_aggregation(module: Any) -> str:
 
 
 def _read_rgcn(module: Any) -> nn.Module:
+    if type(module).__name__ == "FastRGCNConv" and module.aggr == "max":
+        raise _CannotSwapError("FastRGCNConv has no maximum, which PyG says at its first call")
     return RGCNConv(
         module.in_channels,
         module.out_channels,

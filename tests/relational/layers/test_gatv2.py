@@ -165,3 +165,10 @@ def test_bad_input_is_named():
         GATv2Conv(16, 8)(x, EDGE_INDEX.float())
     with pytest.raises(ShorthaulError, match="39"):
         GATv2Conv(16, 8)(x[:39], EDGE_INDEX)
+
+
+@pytest.mark.parametrize("options", [{}, {"add_self_loops": False}], ids=str)
+def test_edge_features_without_edges(options):
+    ours, theirs = (kind(16, 8, edge_dim=3, **options) for kind in (GATv2Conv, pyg.GATv2Conv))
+    inputs = torch.empty(2, 0, dtype=torch.int64), draw(0, 3)
+    assert_same_layer(ours, theirs, draw(40, 16), *inputs, backend="reference")

@@ -3,12 +3,14 @@
 import pytest
 import torch
 
+from shorthaul import relational
 from shorthaul.errors import EdgeRangeError, GraphError, LayerArgumentError
 from shorthaul.graphs import NeighbourSampler, RelationalGraph
 from shorthaul.relational.layers.graph_inputs import (
     find_graph,
     find_typed_graph,
     glorot,
+    read_edge_features,
     read_input,
 )
 
@@ -114,7 +116,7 @@ def test_sources_and_targets_apart():
     assert (turned.graph.num_nodes, turned.num_targets) == (5, 2)
     assert turned.sources is x[1]
     assert read_input(x, edges, None, 1).graph is found.graph
-    assert read_input((x[1], None), edges.flip(0), None, 1, num_targets=2).num_targets == 2
+    assert read_input((x[1], None), edges.flip(0), None, 1, (5, 2)).num_targets == 2
 
 
 def test_ends_out_of_range_are_named_on_their_side():
@@ -180,3 +182,51 @@ def test_glorot_stays_within_its_limits():
     glorot(weight)
     assert weight.abs().max() <= (6 / 12) ** 0.5
     assert weight.std() > 0.2
+
+
+def test_edge_features_are_rows_also_of_one_number_and_without_edges():
+    for given, shape in (((4,), (4, 1)), ((4, 3), (4, 3)), ((0, 3), (0, 3)), ((0,), (0, 1))):
+        assert read_edge_features(torch.ones(given), shape[1]).shape == shape
+    assert read_edge_features(None, None) is None
+    with pytest.raises(LayerArgumentError, match="edge_dim=2"):
+        read_edge_features(torch.ones(0, 2), None)
+    with pytest.raises(LayerArgumentError, match="Pass edge_attr"):
+        read_edge_features(None, 2)
+
+
+def test_sizes_that_are_not_those_of_the_features_are_named():
+    x = torch.ones(3, 2)
+    assert read_input(x, EDGES, KINDS, 2, (3, 3)).num_targets is None
+    with pytest.raises(LayerArgumentError, match=r"features of 3 sources and 3 targets.*3 and 2"):
+        read_input(x, EDGES, KINDS, 2, (3, 2))
+    with pytest.raises(LayerArgumentError, match=r"features of 3 sources and 4 targets.*3 and 5"):
+        read_input((x, torch.ones(4, 2)), EDGES, KINDS, 2, (3, 5))
+    (block,) = (
+        NeighbourSampler(RelationalGraph.from_edge_index(EDGES, KINDS), [2]).sample([1]).blocks
+    )
+    rows = torch.ones(block.num_sources, 2)
+    assert read_input((rows, rows[:1]), block, None, 2).num_targets == 1
+    with pytest.raises(LayerArgumentError, match=f"and {block.num_sources} targets, .* and 1"):
+        read_input((rows, rows), block, None, 2)
+
+
+@pytest.mark.parametrize(
+    ("layer", "arguments"),
+    [
+        (lambda: relational.SimpleHGN(2, 3, 2), lambda pair: (pair, EDGES, KINDS)),
+        (
+            lambda: relational.CompGCNConv(2, 3, 1),
+            lambda pair: (pair, EDGES, KINDS, torch.ones(2, 2)),
+        ),
+        (lambda: relational.RelGraphConv(2, 3, 2), lambda pair: (EDGES, pair, KINDS)),
+        (
+            lambda: relational.DGLHGTConv(2, 3, 1, 1, 2),
+            lambda pair: (EDGES, pair, KINDS * 0, KINDS),
+        ),
+    ],
+)
+def test_layers_of_one_set_of_nodes_refuse_pairs(layer, arguments):
+    module = layer()
+    name = type(module).__name__
+    with pytest.raises(LayerArgumentError, match=f"pair of features was given to {name}"):
+        module(*arguments((torch.ones(3, 2), torch.ones(3, 2))))

@@ -69,6 +69,20 @@ def test_a_graph_that_was_changed_is_refused(x):
         layer(x, graph)
 
 
+def test_more_nodes_than_the_table_has_rows():
+    ours, theirs = RGCNConv(3, 8, 2), pyg.RGCNConv(3, 8, 2)
+    ours.load_state_dict(theirs.state_dict())
+    ours.by_number.backend = "reference"
+    numbers = torch.arange(40) % 3
+    out, expected = (each(numbers, EDGE_INDEX, EDGE_TYPE % 2) for each in (ours, theirs))
+    torch.testing.assert_close(out, expected)
+    got, wanted = (
+        torch.autograd.grad(value.square().sum(), layer.weight)[0]
+        for value, layer in ((out, ours), (expected, theirs))
+    )
+    torch.testing.assert_close(got, wanted)
+
+
 def test_numbers_beyond_the_table_are_named():
     numbers = torch.arange(40)
     numbers[7] = 44

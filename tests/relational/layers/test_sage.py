@@ -3,7 +3,9 @@
 import pytest
 import torch
 
+import shorthaul as sh
 from shorthaul.errors import LayerArgumentError
+from shorthaul.graphs import NeighbourSampler, RelationalGraph
 from shorthaul.relational import SAGEConv
 from tests.relational.layers.parity import EDGE_INDEX, assert_same_layer, draw
 
@@ -39,6 +41,19 @@ def test_sources_and_targets_apart(widths):
     alone = pair[0], None
     got = ours(alone, edges, size=(40, 12))
     torch.testing.assert_close(got, theirs(alone, edges, size=(40, 12)))
+
+
+@pytest.mark.parametrize("root_weight", [True, False])
+def test_projected_on_a_graph_and_on_a_block(root_weight):
+    options = {"project": True, "root_weight": root_weight}
+    layer, x = SAGEConv(16, 8, **options).double(), draw(40, 16)
+    layer.apart.backend = "reference"
+    graph = RelationalGraph.from_edge_index(EDGE_INDEX, num_nodes=40)
+    expected = layer(x, EDGE_INDEX)
+    torch.testing.assert_close(layer(x, graph), expected)
+    (block,) = NeighbourSampler(graph, [-1]).sample([3, 17]).blocks
+    torch.testing.assert_close(layer(x[block.source_nodes], block), expected[[3, 17]])
+    torch.testing.assert_close(layer(sh.unified(x), block), expected[[3, 17]])
 
 
 def test_widths_that_do_not_fit_are_named():

@@ -14,7 +14,7 @@ from shorthaul.graphs import RelationalGraph
 from shorthaul.relational.declarations import NodeFeature, Weight
 from shorthaul.relational.language import concat, dropout, linear, total
 from shorthaul.relational.layer import layer
-from shorthaul.relational.layers.graph_inputs import find_graph, keep_graph
+from shorthaul.relational.layers.graph_inputs import find_graph, keep_graph, require_one_set
 
 COMPOSITIONS = ("sub", "mult", "corr")
 
@@ -139,6 +139,7 @@ class CompGCNConv(nn.Module):
         rel_embed: torch.Tensor,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Features of nodes and of relations, and edges; new features of both."""
+        require_one_set(x, self)
         expected = 2 * self.num_relations, self.in_channels
         if tuple(rel_embed.shape) != expected:
             raise LayerArgumentError(

@@ -17,7 +17,12 @@ from shorthaul.graphs.edge_tensors import read_numbers, require_range
 from shorthaul.relational.declarations import NodeFeature, Weight
 from shorthaul.relational.language import dot, dropout, layer_norm, linear, sigmoid, softmax
 from shorthaul.relational.layer import layer
-from shorthaul.relational.layers.graph_inputs import LayerInput, keep_graph, read_input
+from shorthaul.relational.layers.graph_inputs import (
+    LayerInput,
+    keep_graph,
+    read_input,
+    require_one_set,
+)
 from shorthaul.relational.layers.typed_weights import TypedWeights
 
 
@@ -127,6 +132,7 @@ class DGLHGTConv(nn.Module):
         Nodes of a type are needed side by side: where they are not, features are put in that order
         and results back. `presorted` is not needed to find out.
         """
+        require_one_set(x, self)
         found = read_input(x, g, etype, self.num_etypes)
         sorted_graph = _sort_nodes(found, ntype, self.num_ntypes)
         tensors = self._read_weights()

@@ -12,7 +12,12 @@ from shorthaul.errors import LayerArgumentError
 from shorthaul.relational.declarations import EdgeFeature, NodeFeature, Weight
 from shorthaul.relational.language import dot, dropout, leaky_relu, linear, softmax, total
 from shorthaul.relational.layer import layer
-from shorthaul.relational.layers.graph_inputs import LayerInput, glorot, read_input
+from shorthaul.relational.layers.graph_inputs import (
+    LayerInput,
+    glorot,
+    read_edge_features,
+    read_input,
+)
 from shorthaul.relational.layers.self_loops import (
     Fill,
     add_loops,
@@ -179,7 +184,7 @@ class GATv2Conv(nn.Module):
         if is_apart and x[1] is None:
             raise LayerArgumentError("targets have no features", "pass (sources, targets)")
         given = read_input(x, edge_index, None, 1)
-        features, graph = self._read_edge_features(edge_attr), given.graph
+        features, graph = read_edge_features(edge_attr, self.edge_dim), given.graph
         if self.add_self_loops:
             loops = given.num_targets or given.sources.shape[0]
             if is_apart:
@@ -222,21 +227,6 @@ class GATv2Conv(nn.Module):
         sources, targets = self.lin_l(given.sources), self.lin_r(given.targets)
         missing = sources.shape[0] - targets.shape[0]
         return {"x": sources, "other": functional.pad(targets, (0, 0, 0, missing))}
-
-    def _read_edge_features(self, given: torch.Tensor | None) -> torch.Tensor | None:
-        if self.edge_dim is None:
-            if given is not None:
-                width = given.reshape(given.shape[0], -1).shape[1]
-                raise LayerArgumentError(
-                    "edge_attr was given to a layer without edge features",
-                    f"make the layer with edge_dim={width}",
-                )
-            return None
-        if given is None:
-            raise LayerArgumentError(
-                f"the layer was made with edge_dim={self.edge_dim}", "pass edge_attr"
-            )
-        return given.reshape(given.shape[0], -1)
 
     def _fill_loops(
         self, graph: Any, features: torch.Tensor | None, loops: int

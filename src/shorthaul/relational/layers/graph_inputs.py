@@ -26,7 +26,15 @@ from shorthaul.relational.block_graph import graph_of_block
 from shorthaul.relational.layers.kept_graphs import keep_graph
 from shorthaul.relational.traced_graph import TracedGraph, find_ends, trace_block
 
-__all__ = ["LayerInput", "find_graph", "find_typed_graph", "glorot", "keep_graph", "read_input"]
+__all__ = [
+    "LayerInput",
+    "find_graph",
+    "find_typed_graph",
+    "glorot",
+    "keep_graph",
+    "read_edge_features",
+    "read_input",
+]
 
 
 class LayerInput(NamedTuple):
@@ -49,18 +57,39 @@ def glorot(parameter: torch.Tensor) -> None:
     nn.init.uniform_(parameter, -limit, limit)
 
 
+def read_edge_features(given: torch.Tensor | None, edge_dim: int | None) -> torch.Tensor | None:
+    """(edges, edge_dim) of what a layer made with `edge_dim` is given; one number per edge is a row of one."""
+    if edge_dim is None and given is None:
+        return None
+    if given is None:
+        raise LayerArgumentError(f"the layer was made with edge_dim={edge_dim}", "pass edge_attr")
+    rows = given.unsqueeze(1) if given.dim() == 1 else given.flatten(1)
+    if edge_dim is None:
+        raise LayerArgumentError(
+            "edge_attr was given to a layer without edge features",
+            f"make the layer with edge_dim={rows.shape[1]}",
+        )
+    return rows
+
+
 def read_input(
-    x: Any, edges: Any, edge_type: Any, num_relations: int, num_targets: int | None = None
+    x: Any,
+    edges: Any,
+    edge_type: Any,
+    num_relations: int,
+    size: tuple[int, int] | None = None,
 ) -> LayerInput:
     """The graph of `edges` in any form, with features of all nodes, or of (sources, targets).
 
     Sources and targets that are apart have ids of their own, from 0 on. The graph has as many nodes
-    as the larger side, so that no features are copied, and its targets are the first of them.
+    as the larger side, so that no features are copied, and its targets are the first of them. `size`
+    counts both, and is needed for nothing but targets without features.
     """
     if isinstance(x, torch.Tensor):
         # With a block, a unified tensor is the table of the whole graph.
         x = read_features(x, edges.source_nodes if isinstance(edges, Block) else None)
         found = _find(edges, edge_type, x.shape[0], num_relations)
+        _require_size(size, x.shape[0], found.num_targets or x.shape[0])
         return LayerInput(found.graph, x, None, found.num_targets)
     source, target = x
     if isinstance(edges, RelationalGraph):
@@ -68,17 +97,39 @@ def read_input(
             "a pair of features was given with a RelationalGraph, which numbers all nodes alike",
             "pass edge_index, or one tensor of features",
         )
-    if num_targets is None:  # without features of targets, PyG takes them to be as many as sources
-        num_targets = (source if target is None else target).shape[0]
+    if target is not None:
+        num_targets = target.shape[0]
+    else:  # PyG takes them to be as many as sources
+        num_targets = source.shape[0] if size is None else size[1]
     counts = source.shape[0], num_targets
+    _require_size(size, *counts)
     if isinstance(edges, Block) or _is_dgl(edges):  # the targets are the first sources
         found = _find(edges, edge_type, counts[0], num_relations)
+        _require_size((counts[0], found.num_targets or counts[0]), *counts)
     else:
         found = _Found(find_bipartite_graph(edges, edge_type, *counts, num_relations), counts[1])
     missing = found.graph.num_nodes - counts[0]
     if missing > 0:
         source = nn.functional.pad(source, (0, 0, 0, missing))
     return LayerInput(found.graph, source, target, found.num_targets)
+
+
+def require_one_set(x: Any, layer: nn.Module) -> None:
+    """Raise if `x` is a pair of features, of sources and of targets, which `layer` does not take."""
+    if isinstance(x, tuple | list):
+        raise LayerArgumentError(
+            f"a pair of features was given to {type(layer).__name__}, which takes one set of nodes",
+            "pass one tensor with a row per node; those of a block begin with its targets",
+        )
+
+
+def _require_size(size: tuple[int, int] | None, num_sources: int, num_targets: int) -> None:
+    if size is not None and tuple(size) != (num_sources, num_targets):
+        raise LayerArgumentError(
+            f"there are features of {num_sources:,} sources and {num_targets:,} targets, but the "
+            f"graph has {size[0]:,} and {size[1]:,}",
+            "give one row of features per node",
+        )
 
 
 def find_graph(

@@ -13,7 +13,7 @@ from shorthaul.relational.declarations import EdgeFeature, NodeFeature, Weight
 from shorthaul.relational.language import layer_norm as normalise
 from shorthaul.relational.language import linear
 from shorthaul.relational.layer import layer
-from shorthaul.relational.layers.graph_inputs import read_input
+from shorthaul.relational.layers.graph_inputs import read_input, require_one_set
 from shorthaul.relational.layers.typed_weights import TypedWeights
 
 
@@ -122,6 +122,7 @@ class RelGraphConv(nn.Module):
         presorted: bool = False,  # noqa: ARG002 - DGL's signature
     ) -> torch.Tensor:
         """The graph, features of its nodes, the relation and the factor of every edge."""
+        require_one_set(feat, self)
         found = read_input(feat, g, etypes, self.num_rels)
         tensors = {"x": found.sources, **self._read_weights()}
         if norm is not None:

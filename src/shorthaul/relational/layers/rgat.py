@@ -8,19 +8,18 @@ import torch
 from torch import nn
 
 from shorthaul.errors import LayerArgumentError
-from shorthaul.graphs import Block, RelationalGraph
 from shorthaul.relational.declarations import EdgeFeature, NodeFeature, Weight
 from shorthaul.relational.language import (
     dropout,
     leaky_relu,
     linear,
-    positive,
     relu,
     softmax,
     total,
 )
 from shorthaul.relational.layer import layer
-from shorthaul.relational.layers.graph_inputs import glorot, read_input
+from shorthaul.relational.layers.graph_inputs import glorot, read_edge_features, read_input
+from shorthaul.relational.layers.self_loops import edges_of
 
 MECHANISMS = {"across-relation": "target", "within-relation": "relation"}
 MODES = ("additive-self-attention", "multiplicative-self-attention")
@@ -33,6 +32,7 @@ def rgat(
     x: NodeFeature("width"),
     q: Weight("heads*out", "heads*dim"),
     k: Weight("heads*out", "heads*dim"),
+    other: NodeFeature("width") = None,
     weight: Weight("relation", "width", "heads*out") = None,
     basis: Weight("bases", "width*heads*out") = None,
     att: Weight("relation", "bases") = None,
@@ -48,8 +48,12 @@ def rgat(
     bias: Weight("bias_width") = None,
     *,
     options: RGATConv,
+    returns_attention: bool,
 ) -> Any:
-    """Attention over all incoming edges, or within each relation; values are the projected sources."""
+    """Attention over all incoming edges, or within each relation; values are the projected sources.
+
+    Where sources and targets are apart, sources come as `x` and targets as `other`.
+    """
     heads, dim, out = options.heads, options.dim, options.out_channels
     whole = None
     if basis is not None:
@@ -62,18 +66,15 @@ def rgat(
 
     for e in g.edges():
         e.value = project(e.source.x, e.relation)
-        query, key = linear(project(e.target.x, e.relation), q), linear(e.value, k)
+        asking = e.target.x if other is None else e.target.other
+        query, key = linear(project(asking, e.relation), q), linear(e.value, k)
         from_edge = None
         if e_weight is not None:
             from_edge = linear(linear(e.edge_attr, lin_edge), e_weight)
-        if options.attention_mode == MODES[0]:
-            logit = query + key if from_edge is None else query + key + from_edge
-            logit = leaky_relu(logit, options.negative_slope)
-        else:
-            logit = query * key if from_edge is None else query * key * from_edge
-        e.alpha = softmax(logit, within=MECHANISMS[options.attention_mechanism])
+        logit = _agree(options, query, key, from_edge)
+        e.share = e.alpha = softmax(logit, within=MECHANISMS[options.attention_mechanism])
         if options.mod == "f-additive":
-            e.alpha = e.alpha + positive(e.alpha)
+            e.alpha = e.alpha + 1.0  # also where a share is too small for its dtype and became zero
         elif options.mod == "f-scaled":
             e.alpha = e.alpha * e.count()
         elif options.mod is None and options.dropout > 0:
@@ -89,11 +90,21 @@ def rgat(
         n.out = n.sum.reshape(-1) if options.concat else (total(n.sum, 0) / heads).reshape(-1)
         if bias is not None:
             n.out = n.out + bias
-    return n.out
+    return (n.out, e.share) if returns_attention else n.out
+
+
+def _agree(options: RGATConv, query: Any, key: Any, from_edge: Any) -> Any:
+    """What softmax is taken of."""
+    if options.attention_mode == MODES[0]:
+        logit = query + key if from_edge is None else query + key + from_edge
+        return leaky_relu(logit, options.negative_slope)
+    return query * key if from_edge is None else query * key * from_edge
 
 
 class RGATConv(nn.Module):
     """PyG's `RGATConv`: same arguments, same parameters, same numbers; compiled.
+
+    Sources and targets may be apart: a pair of features.
 
     >>> import torch, shorthaul as sh
     >>> attend = sh.relational.RGATConv(8, 4, num_relations=2, heads=2)
@@ -151,7 +162,13 @@ class RGATConv(nn.Module):
         self.b1 = nn.Parameter(torch.zeros(1, out_channels))
         self.l2 = nn.Parameter(torch.empty(out_channels, out_channels))
         self.b2 = nn.Parameter(torch.zeros(1, out_channels))
-        self.function = self._compile()
+        # For one set of nodes or sources apart from targets, returning the attention or not.
+        self.functions = {
+            (is_apart, returns): self._compile(is_apart, returns)
+            for is_apart in (False, True)
+            for returns in (False, True)
+        }
+        self.function = self.functions[False, False]
         self.reset_parameters()
 
     def _require_options(self) -> None:
@@ -185,7 +202,7 @@ class RGATConv(nn.Module):
                 "choose num_blocks that divides both",
             )
 
-    def _compile(self) -> Any:
+    def _compile(self, is_apart: bool, returns_attention: bool) -> Any:
         bases, blocks = self.num_bases or 0, self.num_blocks or 0
         absent = {"weight", "basis", "att", "blocks"} - (
             {"basis", "att"} if bases else {"blocks"} if blocks else {"weight"}
@@ -195,6 +212,7 @@ class RGATConv(nn.Module):
         absent |= set() if self.mod == "additive" else {"w"}
         absent |= set() if self.mod == "scaled" else {"l1", "b1", "l2", "b2"}
         absent |= set() if self.bias is not None else {"bias"}
+        absent |= set() if is_apart else {"other"}
         sizes = {
             "width": self.in_channels,
             "out": self.out_channels,
@@ -208,7 +226,8 @@ class RGATConv(nn.Module):
         if blocks:
             sizes["block_in"] = self.in_channels // blocks
             sizes["block_out"] = self.heads * self.out_channels // blocks
-        return rgat.compile(sizes, {"options": self}, absent)
+        options = {"options": self, "returns_attention": returns_attention}
+        return rgat.compile(sizes, options, absent)
 
     def reset_parameters(self) -> None:
         """PyG's initial values, and for `l2` those that its documentation promises."""
@@ -228,41 +247,47 @@ class RGATConv(nn.Module):
 
     def forward(
         self,
-        x: torch.Tensor,
-        edge_index: torch.Tensor | RelationalGraph | Block,
+        x: torch.Tensor | tuple[torch.Tensor, torch.Tensor],
+        edge_index: Any,
         edge_type: torch.Tensor | None = None,
         edge_attr: torch.Tensor | None = None,
-    ) -> torch.Tensor:
-        """Node features, edges, relations, and edge features where `edge_dim` was given."""
-        given = read_input(x, edge_index, edge_type, self.num_relations)
-        tensors = {"x": given.sources, "q": self.q, "k": self.k}
+        size: tuple[int, int] | None = None,
+        return_attention_weights: bool | None = None,
+    ) -> Any:
+        """Node features, or those of sources and targets; edges, relations; edge features with `edge_dim`.
+
+        With `return_attention_weights`, True or False, also the edges, and the share of each before
+        `mod` and dropout.
+        """
+        given = read_input(x, edge_index, edge_type, self.num_relations, size)
+        tensors = {"x": given.sources, "q": self.q, "k": self.k, **self._read_weights()}
+        features = read_edge_features(edge_attr, self.edge_dim)
+        if features is not None and self.lin_edge is not None and self.e is not None:
+            tensors |= {"edge_attr": features, "lin_edge": self.lin_edge.weight.t()}
+            tensors["e_weight"] = self.e
+        is_apart, returns = given.targets is not None, return_attention_weights is not None
+        if given.targets is not None:
+            missing = given.sources.shape[0] - given.targets.shape[0]
+            tensors["other"] = nn.functional.pad(given.targets, (0, 0, 0, missing))
+        made = self.functions[is_apart, returns](
+            given.graph, tensors, training=self.training, num_targets=given.num_targets
+        )
+        return (made[0], (edges_of(given.graph).long(), made[1])) if returns else made
+
+    def _read_weights(self) -> dict[str, torch.Tensor]:
+        """What the options ask for, under the program's names."""
+        tensors: dict[str, torch.Tensor] = {}
         if self.num_bases is not None:
             tensors |= {"basis": self.basis.flatten(1), "att": self.att}
         else:
             tensors["blocks" if self.num_blocks is not None else "weight"] = self.weight
-        if self.lin_edge is not None and self.e is not None:
-            if edge_attr is None:
-                raise LayerArgumentError(
-                    f"the layer was made with edge_dim={self.edge_dim}", "pass edge_attr"
-                )
-            attributes = edge_attr.reshape(edge_attr.shape[0], -1)
-            tensors |= {"edge_attr": attributes, "lin_edge": self.lin_edge.weight.t()}
-            tensors["e_weight"] = self.e
-        elif edge_attr is not None:
-            raise LayerArgumentError(
-                "edge_attr was given to a layer without edge features",
-                f"make the layer with edge_dim={edge_attr.reshape(edge_attr.shape[0], -1).shape[1]}",
-            )
         if self.mod == "additive":
             tensors["w"] = self.w
         if self.mod == "scaled":
             tensors |= {"l1": self.l1, "b1": self.b1[0], "l2": self.l2, "b2": self.b2[0]}
         if self.bias is not None:
             tensors["bias"] = self.bias
-        out: torch.Tensor = self.function(
-            given.graph, tensors, training=self.training, num_targets=given.num_targets
-        )
-        return out
+        return tensors
 
     def explain(self, **options: Any) -> str:
         """Every stage; `graph`, `stage`, `machine` and `picture` as of `CompiledLayer.explain`."""

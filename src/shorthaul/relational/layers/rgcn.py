@@ -226,12 +226,18 @@ class RGCNConv(nn.Module):
             tensors = {"table": table if is_all else table[numbers.long()], "comp": self.comp}
             graph = found.graph
         else:
-            tensors = {"table": self.weight.flatten(0, 1).unsqueeze(1)}
             graph = keep_graph(
                 ("table", self.width),
                 [found.graph] if is_all else [found.graph, numbers],
                 lambda: _number_rows(found.graph, numbers, self.width),
             )
+            rows = self.weight.flatten(0, 1).unsqueeze(1)
+            missing = (
+                graph.num_nodes - rows.shape[0]
+            )  # more nodes are targets than tables have rows
+            if missing > 0:
+                rows = nn.functional.pad(rows, (0, 0, 0, 0, 0, missing))
+            tensors = {"table": rows}
         num_targets = numbers.shape[0] if found.num_targets is None else found.num_targets
         out: torch.Tensor = self.by_number(
             graph, tensors, training=self.training, num_targets=num_targets

@@ -88,22 +88,23 @@ class SAGEConv(nn.Module):
                 f"the layer was made for sources and targets of widths {self.in_channels}",
                 "pass a pair of features: (sources, targets)",
             )
+        found = read_input(x, edge_index, None, 1, size)
+        heard, own = found.sources, found.targets
+        is_joined = isinstance(x, torch.Tensor)
         if self.lin is not None:  # what is heard is no longer what a node is
-            source, target = (x, x) if isinstance(x, torch.Tensor) else x
-            x = self.lin(source).relu(), target
-        found = read_input(x, edge_index, None, 1, None if size is None else size[1])
-        tensors = {"x": found.sources, "neighbours": self.lin_l.weight.t()}
+            own = heard[: found.num_targets] if is_joined else own
+            heard, is_joined = self.lin(heard).relu(), False
+        tensors = {"x": heard, "neighbours": self.lin_l.weight.t()}
         if self.lin_l.bias is not None:
             tensors["bias"] = self.lin_l.bias
-        is_apart = not isinstance(x, torch.Tensor)
-        if self.lin_r is not None and not is_apart:
+        if self.lin_r is not None and is_joined:
             tensors["own"] = self.lin_r.weight.t()
-        function = self.apart if is_apart else self.function
+        function = self.function if is_joined else self.apart
         out: torch.Tensor = function(
             found.graph, tensors, training=self.training, num_targets=found.num_targets
         )
-        if self.lin_r is not None and found.targets is not None:
-            out = out + self.lin_r(found.targets)
+        if self.lin_r is not None and own is not None:
+            out = out + self.lin_r(own)
         return nn.functional.normalize(out) if self.normalize else out
 
     def explain(self, **options: Any) -> str:

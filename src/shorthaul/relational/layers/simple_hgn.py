@@ -13,7 +13,7 @@ from shorthaul.graphs import RelationalGraph
 from shorthaul.relational.declarations import EdgeFeature, NodeFeature, Weight
 from shorthaul.relational.language import dot, dropout, leaky_relu, linear, softmax
 from shorthaul.relational.layer import layer
-from shorthaul.relational.layers.graph_inputs import read_input
+from shorthaul.relational.layers.graph_inputs import read_input, require_one_set
 
 
 @layer
@@ -157,6 +157,7 @@ class SimpleHGN(nn.Module):
 
         With `return_attention_weights`, also this layer's attention, through which no gradient passes.
         """
+        require_one_set(x, self)
         graph, x, _, num_targets = read_input(x, edge_index, edge_type, self.num_relations)
         tensors = {
             "x": x,
