@@ -42,6 +42,12 @@ from shorthaul.relational.trace import trace
 SIZES = {"width": 5, "out": 3, "heads": 2}
 
 
+def widths_of(definition: LayerDefinition, **more: int) -> dict[str, int]:
+    """Those of `SIZES`, and of more, that a layer has."""
+    given = {**SIZES, **more}
+    return {name: value for name, value in given.items() if name in definition.size_names}
+
+
 @layer
 def convolve(g, x: NodeFeature("width"), weight: Weight("relation", "width", "out")):
     for n in g.target_nodes():

@@ -1,8 +1,10 @@
 """Arguments: cast as autocast would, read from tables, and given back in the caller's order."""
 
+import pytest
 import torch
 
 import shorthaul as sh
+from shorthaul.errors import LayerArgumentError
 from shorthaul.relational.arguments import (
     cast_as_autocast,
     prepare_arguments,
@@ -10,7 +12,14 @@ from shorthaul.relational.arguments import (
     return_gradient,
 )
 from shorthaul.relational.topology import Topology
-from tests.relational.programs import draw_inputs, everything, record, sample_graph
+from tests.relational.programs import (
+    attend,
+    convolve,
+    draw_inputs,
+    everything,
+    record,
+    sample_graph,
+)
 
 
 def test_autocast_leaves_doubles_and_whole_numbers():
@@ -50,3 +59,46 @@ def test_edges_come_back_in_the_order_they_were_given():
     for name, value in prepared.items():
         returned = return_gradient(program, topology, name, value, given[name])
         assert torch.equal(returned, given[name]), name
+
+
+def test_unknown_keywords_of_a_layer_are_named_with_what_was_meant():
+    with pytest.raises(LayerArgumentError) as told:
+        attend(width=4, out=2, heads=2, droput=0.1, widht=3)
+    assert str(told.value) == (
+        "`attend` was made with droput, widht, which it does not have.\n"
+        "  Did you mean width? It takes relations, node_types, without, memory_budget, width, heads, out."
+    )
+    with pytest.raises(LayerArgumentError, match="Did you mean relations"):
+        attend(width=4, out=2, heads=2, relation=3)
+
+
+@pytest.mark.parametrize(
+    ("relations", "right"),
+    [
+        (1, "from_edge_index(edge_index, num_nodes=...)"),
+        (3, "from_edge_index(edge_index, edge_type, num_nodes=..., num_relations=3)"),
+    ],
+)
+def test_the_order_of_calls_in_pyg_is_answered_with_ours(relations, right):
+    module = convolve(relations=relations, width=4, out=2)
+    with pytest.raises(LayerArgumentError) as told:
+        module(torch.ones(3, 4), torch.tensor([[0], [1]]))
+    typed = ", edge_type" if relations > 1 else ""
+    assert str(told.value) == (
+        "`convolve` was called with a Tensor where its graph goes.\n"
+        f"  Wrong: layer(x, edge_index{typed}). Right: layer(graph, x) with\n"
+        f"  graph = sh.RelationalGraph.{right}, or a Block."
+    )
+
+
+def test_features_that_a_layer_does_not_have_are_named():
+    module, graph = convolve(width=4, out=2), sh.RelationalGraph.from_edges([0], [1])
+    x = torch.ones(2, 4)
+    with pytest.raises(LayerArgumentError, match=r"called with 2 features, and has 1\.\n.*then x"):
+        module(graph, x, x)
+    with pytest.raises(LayerArgumentError, match="called with x twice"):
+        module(graph, x, x=x)
+    with pytest.raises(
+        LayerArgumentError, match=r"edge_attr, which it does not have\.\n  It takes x"
+    ):
+        module(graph, x, edge_attr=x)

@@ -9,7 +9,7 @@ from shorthaul.errors import LayerArgumentError
 from shorthaul.graphs import MiniBatchLoader, NeighbourSampler, RelationalGraph
 from shorthaul.relational import RGATConv, RGCNConv
 from shorthaul.relational.block_graph import graph_of_block
-from tests.relational.programs import SIZES, convolve
+from tests.relational.programs import convolve, widths_of
 
 RELATIONS = 3
 
@@ -44,7 +44,7 @@ def test_a_block_is_a_graph_of_its_own():
 def test_a_block_of_all_neighbours_gives_the_targets_rows():
     graph, x = _graph()
     block = _block(graph)
-    module = convolve(relations=RELATIONS, **SIZES)
+    module = convolve(relations=RELATIONS, **widths_of(convolve))
     rows = x[block.source_nodes].requires_grad_()
     out = module(block, rows)
     torch.testing.assert_close(out, module(graph, x)[block.target_nodes])
@@ -69,7 +69,7 @@ def test_ready_layers_take_blocks_and_tables(make, tmp_path):
 def test_a_block_reads_its_rows_of_a_table_and_no_others():
     graph, x = _graph()
     block = _block(graph)
-    module = convolve(relations=RELATIONS, **SIZES)
+    module = convolve(relations=RELATIONS, **widths_of(convolve))
     expected = module(block, x[block.source_nodes])
     with sh.meter() as counted:
         out = module(block, sh.unified(x))
@@ -79,7 +79,7 @@ def test_a_block_reads_its_rows_of_a_table_and_no_others():
 
 def test_one_compilation_serves_a_hundred_mini_batches():
     graph, x = _graph(nodes=400, edges=3000)
-    module = convolve(relations=RELATIONS, **SIZES)
+    module = convolve(relations=RELATIONS, **widths_of(convolve))
     loader = MiniBatchLoader(graph, x, batch_size=4, fan_outs=[5], prefetch=0)
     sizes = set()
     with sh.meter() as counted:
@@ -127,7 +127,7 @@ def test_two_layers_learn_from_mini_batches():
 def test_a_block_of_other_relations_is_refused():
     graph, x = _graph()
     block = _block(graph)
-    module = convolve(relations=2, **SIZES)
+    module = convolve(relations=2, **widths_of(convolve))
     with pytest.raises(
         LayerArgumentError, match="edges of relation 2, but the layer was made for 2"
     ):

@@ -17,7 +17,7 @@ from tests.relational.drawn_programs import (
     Recipe,
     record,
 )
-from tests.relational.programs import LAYERS, SIZES, draw_inputs, sample_graph
+from tests.relational.programs import LAYERS, SIZES, draw_inputs, sample_graph, widths_of
 from tests.relational.programs import record as record_layer
 
 SEED = 5
@@ -86,7 +86,7 @@ def test_whole_layers(name):
 @pytest.mark.parametrize("name", ["attend", "transform", "everything"])
 def test_generated_kernels(name):
     options = {each: SIZES[each] for each in LAYERS[name].options}
-    made = LAYERS[name](relations=16, node_types=2, **{**SIZES, **options}).double()
+    made = LAYERS[name](relations=16, node_types=2, **widths_of(LAYERS[name], **options)).double()
     graph = sample_graph(nodes=30, edges=400)
     inputs = draw_inputs(made.program, Topology.of(graph))
     names = [each for each in inputs if each in made.function.feature_names]

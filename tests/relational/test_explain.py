@@ -13,7 +13,7 @@ from shorthaul.relational.explain import (
 from shorthaul.relational.passes.rewriting import GraphSizes
 from shorthaul.relational.spaces import Space
 from shorthaul.relational.topology import Topology
-from tests.relational.programs import SIZES, attend, convolve, sample_graph
+from tests.relational.programs import SIZES, attend, convolve, sample_graph, widths_of
 
 GRAPH = sample_graph(nodes=30, edges=400)
 
@@ -40,7 +40,7 @@ def test_one_stage_alone():
 
 
 def test_a_layer_is_explained_for_a_graph_or_for_its_last_call(tmp_path):
-    made = convolve(relations=16, **SIZES)
+    made = convolve(relations=16, **widths_of(convolve))
     assert "not compiled yet" in made.explain()
     with pytest.raises(LayerArgumentError, match="has not been called"):
         made.function.explanation()
@@ -56,7 +56,7 @@ def test_a_layer_is_explained_for_a_graph_or_for_its_last_call(tmp_path):
 
 
 def test_a_graph_that_is_gone_leaves_the_stages():
-    made = convolve(relations=16, **SIZES)
+    made = convolve(relations=16, **widths_of(convolve))
     graph = sample_graph(nodes=12, edges=30)
     made(graph, torch.randn(12, 5))
     del graph

@@ -11,14 +11,22 @@ from shorthaul.relational import EdgeFeature, NodeFeature, layer
 from shorthaul.relational.arguments import prepare_arguments
 from shorthaul.relational.backends import reference
 from shorthaul.relational.topology import Topology
-from tests.relational.programs import SIZES, attend, convolve, drop, everything, sample_graph
+from tests.relational.programs import (
+    SIZES,
+    attend,
+    convolve,
+    drop,
+    everything,
+    sample_graph,
+    widths_of,
+)
 
 GRAPH = sample_graph(nodes=30, edges=400)
 
 
 def _make(definition, dtype=torch.float64):
     options = {name: SIZES[name] for name in definition.options}
-    made = definition(relations=16, node_types=2, **{**SIZES, **options}).to(dtype)
+    made = definition(relations=16, node_types=2, **widths_of(definition, **options)).to(dtype)
     generator = torch.Generator().manual_seed(3)
     with torch.no_grad():
         for parameter in made.parameters():
@@ -160,7 +168,7 @@ def test_bad_input_is_named(change, said):
 
 
 def test_wrong_number_of_relations_is_named():
-    made = convolve(relations=3, **SIZES)
+    made = convolve(relations=3, **widths_of(convolve))
     with pytest.raises(
         LayerArgumentError, match=r"`weight` has shape \(3, 5, 3\), expected \(16, 5, 3\)"
     ):

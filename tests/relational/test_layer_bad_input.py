@@ -7,7 +7,7 @@ import torch
 
 from shorthaul.errors import GraphError, LayerArgumentError, ShorthaulError
 from shorthaul.relational import HGTConv, RelationalGraph, RGATConv, RGCNConv
-from tests.relational.programs import SIZES, attend, convolve, sample_graph
+from tests.relational.programs import SIZES, attend, convolve, sample_graph, widths_of
 
 EDGES = torch.tensor([[0, 0, 1], [1, 2, 2]])
 TYPES = torch.tensor([0, 1, 0])
@@ -78,7 +78,7 @@ def test_widths_of_a_node_type():
 def test_a_graph_that_changed_after_it_was_indexed():
     source = torch.tensor([0, 1, 1])
     graph = RelationalGraph.from_edges(source, torch.tensor([1, 2, 0]))
-    made = convolve(relations=1, **SIZES)
+    made = convolve(relations=1, **widths_of(convolve))
     x = torch.randn(3, 5)
     made(graph, x)
     graph.source[0] = 2

@@ -20,7 +20,7 @@ from shorthaul.errors import LayerArgumentError, SecondDerivativeError
 from shorthaul.relational import HGTConv, RelationalGraph, RGATConv, RGCNConv
 from shorthaul.relational.layers.graph_inputs import find_graph
 from tests.relational import ddp_process
-from tests.relational.programs import SIZES, attend, convolve, drop, sample_graph
+from tests.relational.programs import SIZES, attend, convolve, drop, sample_graph, widths_of
 
 TYPES = (["author", "paper"], [("author", "writes", "paper"), ("paper", "cites", "paper")])
 
@@ -257,7 +257,7 @@ def test_pickled_and_copied_layers_compute_the_same():
 
 def test_functional_call_and_torch_func_grad():
     x, graph = _graph(9, 30)
-    module = convolve(relations=3, **SIZES)
+    module = convolve(relations=3, **widths_of(convolve))
     doubled = {"weight": module.weight.detach() * 2}
     out = torch.func.functional_call(module, doubled, (graph, x))
     torch.testing.assert_close(out, module(graph, x) * 2)
@@ -272,7 +272,7 @@ def test_functional_call_and_torch_func_grad():
 
 def test_hooks_and_parametrizations_are_seen():
     x, graph = _graph(9, 30)
-    module = convolve(relations=3, **SIZES)
+    module = convolve(relations=3, **widths_of(convolve))
     plain, seen = module(graph, x), []
     handle = module.register_forward_hook(lambda _, given, out: seen.append(tuple(out.shape)))
     module(graph, x)
@@ -288,7 +288,7 @@ def test_hooks_and_parametrizations_are_seen():
 
 
 def test_threads_share_a_layer_and_its_first_compilation():
-    module = convolve(relations=3, **SIZES)
+    module = convolve(relations=3, **widths_of(convolve))
     calls = [_graph(9 + n % 3, 30 + n) for n in range(8)]
     plain = copy.deepcopy(module)
     plain.function.backend = "reference"
@@ -314,7 +314,7 @@ def test_threads_share_a_layer_and_its_first_compilation():
 
 def test_unified_features_are_read_where_they_lie(tmp_path):
     x, graph = _graph(9, 30)
-    module = convolve(relations=3, **SIZES)
+    module = convolve(relations=3, **widths_of(convolve))
     expected = module(graph, x)
     assert torch.equal(module(graph, sh.unified(x)), expected)
     with sh.meter() as counted:
@@ -326,7 +326,7 @@ def test_unified_features_are_read_where_they_lie(tmp_path):
 
 def test_unified_features_learn():
     x, graph = _graph(9, 30)
-    module = convolve(relations=3, **SIZES)
+    module = convolve(relations=3, **widths_of(convolve))
     x.requires_grad_()
     table = sh.unified(x.detach().clone()).requires_grad_()
     module(graph, x).square().sum().backward()
@@ -337,7 +337,7 @@ def test_unified_features_learn():
 def test_a_unified_table_without_enough_rows_is_refused():
     x, graph = _graph(9, 30)
     with pytest.raises(LayerArgumentError, match=r"`x` has shape \(8, 5\), expected \(9, 5\)"):
-        convolve(relations=3, **SIZES)(graph, sh.unified(x[:8]))
+        convolve(relations=3, **widths_of(convolve))(graph, sh.unified(x[:8]))
 
 
 def test_two_processes_average_their_gradients(tmp_path):

@@ -15,7 +15,7 @@ from shorthaul.relational.operator import (
     relational_backward,
     relational_forward,
 )
-from tests.relational.programs import SIZES, convolve, everything, sample_graph
+from tests.relational.programs import convolve, everything, sample_graph, widths_of
 
 GRAPH = sample_graph()
 
@@ -38,7 +38,7 @@ def _arguments(module, *features, gradients=()):
 
 
 def _module(definition=convolve):
-    return definition(relations=16, node_types=2, **SIZES).double()
+    return definition(relations=16, node_types=2, **widths_of(definition)).double()
 
 
 def test_a_token_owns_what_was_saved_until_it_is_freed():

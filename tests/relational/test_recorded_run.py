@@ -5,13 +5,13 @@ import torch
 
 from shorthaul.errors import SecondDerivativeError
 from shorthaul.relational.recorded_run import refuse_second
-from tests.relational.programs import SIZES, convolve, sample_graph
+from tests.relational.programs import convolve, sample_graph, widths_of
 
 GRAPH = sample_graph()
 
 
 def _run():
-    module = convolve(relations=16, node_types=2, **SIZES).double()
+    module = convolve(relations=16, node_types=2, **widths_of(convolve)).double()
     x = torch.randn(GRAPH.num_nodes, 5, dtype=torch.float64, requires_grad=True)
     return module, x
 

@@ -2,23 +2,78 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import difflib
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from shorthaul.errors import LayerArgumentError
-from shorthaul.graphs import Block
+from shorthaul.graphs import Block, RelationalGraph
 from shorthaul.relational.ir import Program
 from shorthaul.relational.spaces import Space
 from shorthaul.relational.topology import Topology
 from shorthaul.tensors.unified_tensor import UnifiedTensor, borrow_memory
 
 if TYPE_CHECKING:
-    from shorthaul.relational.layer import CompiledFunction
+    from shorthaul.relational.layer import CompiledFunction, CompiledLayer, LayerDefinition
 
 DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
+
+
+def require_known_sizes(definition: LayerDefinition, given: Collection[str]) -> None:
+    """Raise if a layer is made with a keyword that is neither a width nor an option of its function."""
+    known = ["relations", "node_types", "without", "memory_budget", *definition.size_names]
+    _require_known(definition.name, "made", given, known)
+
+
+def require_graph(layer: CompiledLayer, given: Any) -> None:
+    """Raise unless a layer's first argument is a graph: PyG's layers take it second."""
+    if isinstance(given, RelationalGraph | Block):
+        return
+    names = ", ".join(layer.function.feature_names)
+    typed = ", edge_type" if layer.relations > 1 else ""
+    numbers = "num_nodes=..." + (f", num_relations={layer.relations}" if typed else "")
+    raise LayerArgumentError(
+        f"`{layer.definition.name}` was called with a {type(given).__name__} where its graph goes",
+        f"wrong: layer(x, edge_index{typed}). Right: layer(graph, {names}) with\n"
+        f"  graph = sh.RelationalGraph.from_edge_index(edge_index{typed}, {numbers}), or a Block",
+    )
+
+
+def name_features(
+    function: CompiledFunction, features: Sequence[Any], named: Mapping[str, Any]
+) -> dict[str, Any]:
+    """The features of a call by name; those that the layer does not have, or twice, are an error."""
+    names = function.feature_names
+    if len(features) > len(names):
+        raise LayerArgumentError(
+            f"`{function.program.name}` was called with {len(features)} features, and has {len(names)}",
+            f"pass the graph, then {', '.join(names) or 'nothing'}",
+        )
+    found = dict(zip(names, features, strict=False))
+    twice = [name for name in named if name in found]
+    if twice:
+        raise LayerArgumentError(
+            f"`{function.program.name}` was called with {', '.join(twice)} twice: by place and by name",
+            "pass each feature once",
+        )
+    _require_known(function.program.name, "called", named, list(names))
+    return found | dict(named)
+
+
+def _require_known(layer: str, done: str, given: Collection[str], known: Sequence[str]) -> None:
+    unknown = [name for name in given if name not in known]
+    if unknown:
+        close = [
+            found for name in unknown for found in difflib.get_close_matches(name, known, 1, 0.7)
+        ]
+        hint = f"did you mean {', '.join(close)}? " if close else ""
+        raise LayerArgumentError(
+            f"`{layer}` was {done} with {', '.join(unknown)}, which it does not have",
+            f"{hint}It takes {', '.join(known) or 'nothing'}",
+        )
 
 
 def cast_as_autocast(tensors: Mapping[str, torch.Tensor]) -> Mapping[str, torch.Tensor]:

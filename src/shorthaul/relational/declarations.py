@@ -27,6 +27,11 @@ class Declaration:
     widths: tuple[Width, ...]
     kind: str  # "node", "edge" or "weight"
 
+    def names(self) -> tuple[str, ...]:
+        """The names that the widths are made of."""
+        factors = [factor.strip() for each in self.widths for factor in str(each).split("*")]
+        return tuple(each for each in factors if not each.isdigit())
+
     def resolve(self, sizes: Mapping[str, int], argument: str) -> tuple[int, ...]:
         """The widths as numbers."""
         return tuple(_resolve(width, sizes, argument) for width in self.widths)

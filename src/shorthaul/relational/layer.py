@@ -21,8 +21,11 @@ from shorthaul.relational.arguments import (
     cast_as_autocast,
     count_relations,
     device_of,
+    name_features,
     prepare_arguments,
     read_all_features,
+    require_graph,
+    require_known_sizes,
     return_results,
 )
 from shorthaul.relational.backends import reference
@@ -58,6 +61,8 @@ class LayerDefinition:
             for parameter in inspect.signature(function).parameters.values()
             if parameter.kind is inspect.Parameter.KEYWORD_ONLY
         )
+        widths = [name for each in self.declarations.values() for name in each.names()]
+        self.size_names = tuple(dict.fromkeys([*widths, *self.options]))
 
     def __call__(
         self,
@@ -73,6 +78,7 @@ class LayerDefinition:
         `without` names passes to leave out, to see what they are worth. `memory_budget`, such as
         "500MiB", is the most that the layer keeps for the backward pass; the rest is computed again.
         """
+        require_known_sizes(self, sizes)
         options = {name: sizes[name] for name in self.options if name in sizes}
         widths = {name: value for name, value in sizes.items() if isinstance(value, int)}
         made = CompiledLayer(self, relations, node_types, widths, options, without)
@@ -173,7 +179,8 @@ class CompiledLayer(nn.Module):
         With a sampled block, a tensor has a row per source node of the block, a unified tensor one per
         node of the whole graph, and outputs have a row per target of the block.
         """
-        tensors = dict(zip(self.function.feature_names, features, strict=False)) | named
+        require_graph(self, graph)
+        tensors = name_features(self.function, features, named)
         for name in self.weight_names:
             tensors[name] = getattr(self, name)
         return self.function(graph, tensors, training=self.training)

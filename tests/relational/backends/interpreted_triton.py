@@ -40,13 +40,13 @@ from shorthaul.relational.random_stream import keep_mask, start_state
 from shorthaul.relational.spaces import Space
 from tests.relational.programs import (
     LAYERS,
-    SIZES,
     attend,
     convolve,
     drop,
     everything,
     sample_graph,
     transform,
+    widths_of,
 )
 
 Call = Callable[[Any], Any]
@@ -125,9 +125,8 @@ def relative_error(got: torch.Tensor, expected: torch.Tensor) -> float:
 
 
 def make(definition: Any, graph: RelationalGraph, dtype: torch.dtype) -> tuple[Any, list[Any]]:
-    options = {name: SIZES[name] for name in definition.options}
     made = definition(
-        relations=graph.num_relations, node_types=len(graph.node_types), **{**SIZES, **options}
+        relations=graph.num_relations, node_types=len(graph.node_types), **widths_of(definition)
     ).to(dtype)
     generator = torch.Generator().manual_seed(5)
     rows = {"x": graph.num_nodes, "strength": graph.num_edges, "detail": graph.num_edges}
