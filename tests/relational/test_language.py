@@ -1,12 +1,16 @@
 """What authors may write, and what they are told when they write something else."""
 
 import pytest
+import torch
+from torch.nn import functional
 
 from shorthaul.errors import LayerLanguageError
+from shorthaul.graphs import RelationalGraph
 from shorthaul.relational import (
     NodeFeature,
     Weight,
     layer,
+    leaky_relu,
     linear,
     reduce_sum,
     softmax,
@@ -179,3 +183,17 @@ def test_a_missing_declaration_is_named():
         @layer
         def lazy(g, w):
             return w
+
+
+def test_leaky_relu_takes_the_slope_by_the_name_that_torch_gives_it():
+    @layer
+    def bend(g, x: NodeFeature("width")):
+        for n in g.target_nodes():
+            n.out = leaky_relu(n.x) + 10 * leaky_relu(n.x, negative_slope=0.01)
+        return n.out
+
+    module, graph = bend(width=2), RelationalGraph.from_edges([0], [1])
+    module.function.backend = "reference"
+    x = torch.tensor([[1.0, -1.0], [2.0, -3.0]])
+    expected = functional.leaky_relu(x, 0.2) + 10 * functional.leaky_relu(x)
+    torch.testing.assert_close(module(graph, x), expected)

@@ -185,10 +185,10 @@ def total(value: Any, *axes: int) -> Expression:
     return value._recorder.add("sum", value._value, axes=tuple(sorted(axes)))
 
 
-def leaky_relu(value: Any, slope: float = 0.2) -> Expression:
-    """x, or `slope` times x below 0."""
+def leaky_relu(value: Any, negative_slope: float = 0.2) -> Expression:
+    """x, or `negative_slope` times x below 0. The default is that of graph attention; PyTorch's is 0.01."""
     value = as_expression(value)
-    return value._recorder.add("leaky_relu", value._value, slope=float(slope))
+    return value._recorder.add("leaky_relu", value._value, slope=float(negative_slope))
 
 
 def broadcast(value: Any, *shape: int) -> Expression:
