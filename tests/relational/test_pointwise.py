@@ -49,6 +49,7 @@ def test_slopes_are_pytorchs(name):
 def test_step_functions_pass_no_gradient():
     assert [name for name in POINTWISE if name not in SMOOTH] == [
         "equal",
+        "zero",
         "sign",
         "step",
         "leaky_step",

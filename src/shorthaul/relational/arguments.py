@@ -179,8 +179,16 @@ def prepare_arguments(
             value = value.index_select(0, topology.edge_ids)
         if step.space is Space.ONE or step.space is Space.RELATION_TYPE:
             value = value.reshape(rows, *step.shape)
-        found[step.name] = value.contiguous()
+        found[step.name] = lay_out(value)
     return found
+
+
+def lay_out(value: torch.Tensor) -> torch.Tensor:
+    """`value` as kernels read it: its rows one after the other, no sign left to be turned.
+
+    The imaginary part of a conjugate is a view with such a sign; what its memory holds is not its value.
+    """
+    return value.resolve_neg().contiguous()
 
 
 def return_results(

@@ -89,7 +89,7 @@ def _sum_to(make: Builder, gradient: str, shape: Shape) -> str:
 
 
 def _zeros(make: Builder, step: Step) -> str:
-    return make.add("scale", step.name, by=0.0, name=f"d_{step.name}")
+    return make.add("zero", step.name, name=f"d_{step.name}")
 
 
 def _expand(make: Builder, step: Step, dy: str) -> Sequence[str | None]:

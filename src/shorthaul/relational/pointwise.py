@@ -101,6 +101,9 @@ POINTWISE: dict[str, Pointwise] = {
         lambda make, dy, o, r, a: (dy,),
         triton="({0} + {by})",
     ),
+    "zero": Pointwise(  # not a multiple: of infinity that would be no number
+        1, torch.zeros_like, "real(0)", triton="(({0} == {0}).to({real}) * 0.0)"
+    ),
     "negative": Pointwise(
         1, torch.neg, "(-{0})", lambda make, dy, o, r, a: (make.add("negative", dy),)
     ),

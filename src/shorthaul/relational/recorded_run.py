@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from shorthaul.errors import SecondDerivativeError
+from shorthaul.relational.arguments import lay_out
 from shorthaul.relational.backends.run import PlanRun
 from shorthaul.relational.compiler import Compilation
 from shorthaul.relational.differentiate import GRADIENT
@@ -79,7 +80,7 @@ def run_gradients(
     """The gradient of each input, from the inputs, what was saved, and the outputs' gradients."""
     outputs = compiled.stages[0][1].outputs
     for (name, _), gradient in zip(outputs, arrived, strict=True):
-        values[GRADIENT + name] = gradient.contiguous()
+        values[GRADIENT + name] = lay_out(gradient)
     run = compiled.start_run(topology, values, seed)
     run.backward()
     return {

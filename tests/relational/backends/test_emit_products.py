@@ -34,6 +34,18 @@ def test_sizes_are_constants_of_the_text():
     assert "heads = 2, inner = 1, depth = 5, width = 7" in emit_outer_sum("f", d, x, y)
 
 
+def test_no_heads_are_no_work():
+    x = Step("x", "input", (), (0, 2, 5), Space.NODE)
+    w = Step("w", "input", (), (0, 5, 7), Space.NODE_TYPE)
+    y = Step(
+        "y", "linear", ("x", "w"), (0, 2, 7), Space.NODE, (("transposed", False), ("way", "type"))
+    )
+    assert "heads = 0, inner = 0, depth = 5, width = 7" in emit_product("f", y, x, w)
+    shape, attributes = (0, 5, 7), (("heads", True), ("way", "type"))
+    d = Step("d", "outer", ("x", "y"), shape, Space.NODE_TYPE, attributes)
+    assert "heads = 0, inner = 0, depth = 5, width = 7" in emit_outer_sum("f", d, x, y)
+
+
 @pytest.mark.parametrize(("depth", "width"), [(1, 1), (3, 9), (17, 8), (20, 23), (64, 2)])
 def test_every_remainder(depth, width):
     @layer

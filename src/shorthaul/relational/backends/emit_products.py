@@ -14,7 +14,7 @@ WEIGHTS_AT_ONCE = 4096  # elements: 16 KiB of float32, half of a first-level cac
 def emit_product(name: str, step: Step, x: Step, weight: Step) -> str:
     """out[row] = x[gather[row]] W[type of row]"""
     heads = weight.shape[0] if len(weight.shape) == 3 else 1
-    inner = prod(x.shape[:-1]) // heads
+    inner = prod(x.shape[:-1]) // max(1, heads)
     depth, width = x.shape[-1], step.shape[-1]
     turned = "true" if step["transposed"] else "false"
     at_once = _heads_at_once(heads, depth * width)
@@ -54,7 +54,7 @@ void {name}(const Index* limits, const Index* owners, int64_t tiles, const Index
 def emit_outer_sum(name: str, step: Step, x: Step, y: Step) -> str:
     """out[type] = sum over its rows of x^T y; a type with several tiles adds up theirs, in order"""
     heads = step.shape[0] if step["heads"] else 1
-    inner = prod(x.shape[:-1]) // heads
+    inner = prod(x.shape[:-1]) // max(1, heads)
     depth, width = x.shape[-1], y.shape[-1]
     at_once = _heads_at_once(heads, depth * width)
     return f"""\
