@@ -2,11 +2,13 @@
 
 import torch
 
+from shorthaul.relational import NodeFeature, concat, tanh, total
 from shorthaul.relational.backends.emit_triton_loops import emit_triton_loop
 from shorthaul.relational.backends.emit_triton_values import Types
 from shorthaul.relational.backends.run import find_exported
 from shorthaul.relational.compiler import compile_program
 from shorthaul.relational.lowering import RowLoop
+from shorthaul.relational.trace import trace
 from tests.relational.programs import attend, convolve, drop, record, sample_graph, sizes_of
 
 TYPES = Types("tl.float16", "tl.float32")
@@ -52,3 +54,34 @@ def test_states_of_dropout_are_numbers_that_compile_nothing_anew():
     (loop,) = _loops(drop)
     (mask,) = loop.masks
     assert f"do_not_specialize=['rows', 'targets', 'state_{mask}']" in loop.text
+
+
+def _all_loops(function, sizes=None):
+    program = trace(function, sizes or {})
+    inputs = tuple(step.name for step in program.inputs)
+    made = compile_program(program, sizes_of(sample_graph()), torch.float64, torch.int32, inputs)
+    return made.triton.text
+
+
+def test_an_inner_sum_that_has_memory_is_read_and_not_made_again():
+    def halved(g, x: NodeFeature(16)):
+        for e in g.edges():
+            e.size = total(e.source.x)
+            e.m = tanh(e.size / (1.0 + e.size * e.size))
+        for n in g.target_nodes():
+            for e in n.incoming_edges():
+                n.out += e.m
+        return n.out
+
+    _all_loops(halved)  # the compiler verifies what the texts read
+
+
+def test_the_part_of_a_gradient_that_is_nothing_is_a_tensor():
+    def part(g, x: NodeFeature(3, 1)):
+        for n in g.nodes():
+            n.out = concat(n.x, n.x).split(1, 1)[1]
+        return n.out
+
+    text = _all_loops(part)
+    assert "tl.broadcast_to(tl.full((1, 1, 1), 0.0, tl.float64)" in text
+    assert "tl.broadcast_to(0.0" not in text

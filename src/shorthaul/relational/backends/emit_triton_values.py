@@ -129,7 +129,7 @@ class ValueWriter:
         place = self.home(step, place)
         if value in place.names:
             return place.names[value]
-        if step.operation == "sum":
+        if step.operation == "sum" and not self.order.is_leaf(value):
             return self._name_sum(step, place)
         if step.operation == "expand" and self._reads_own_row(step):
             (operand,) = step.operands
@@ -275,7 +275,8 @@ class ValueWriter:
         if step.operation == "place":
             (operand,) = step.operands
             axis, start = step["axis"], step["start"]
-            return self._read_part(operand, axis, start, at, frame, conditions, place, "0.0")
+            zero = self._zero(frame)
+            return self._read_part(operand, axis, start, at, frame, conditions, place, zero)
         moved = self._move(step, at)
         return self.read(step.operands[0], moved, frame, conditions, place)
 
@@ -322,10 +323,14 @@ class ValueWriter:
             f"{self.read(operand, moved, frame, [*conditions, within], place)}, {otherwise})"
         )
 
+    def _zero(self, frame: Shape) -> str:
+        """A tensor, because it may be all that is left: a Python number has no type or shape."""
+        return f"tl.full({_tuple('1', (1,) * len(frame))}, 0.0, {self.real})"
+
     def _compute_concat(
         self, step: Step, at: Sequence[At], frame: Shape, conditions: list[str], place: Place
     ) -> str:
-        text, start = "0.0", 0
+        text, start = self._zero(frame), 0
         for operand in step.operands:
             axis = step["axis"]
             text = self._read_part(operand, axis, start, at, frame, conditions, place, text)
