@@ -1,5 +1,5 @@
-"""Programs and graphs of every kind, drawn by hypothesis: a recipe is interpreted inside one author's
-function, so every drawn program goes through the language itself.
+"""Programs of single operators in every space: a recipe is interpreted inside one author's function, so
+it goes through the language itself. Whole layers are drawn by `drawn_layers`.
 """
 
 from __future__ import annotations
@@ -8,10 +8,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import torch
-from hypothesis import strategies as st
-
-from shorthaul.graphs import RelationalGraph
 from shorthaul.relational import (
     EdgeFeature,
     NodeFeature,
@@ -43,7 +39,6 @@ from shorthaul.relational import (
     total,
 )
 from shorthaul.relational.ir import Program
-from shorthaul.relational.topology import Topology
 from shorthaul.relational.trace import trace
 
 Choice = tuple[str, int, int]  # an operation, and which of the values so far it takes
@@ -51,7 +46,7 @@ Choice = tuple[str, int, int]  # an operation, and which of the values so far it
 
 @dataclass(frozen=True)
 class Recipe:
-    """What a drawn program does, loop by loop."""
+    """What a program does, loop by loop."""
 
     width: int
     on_nodes: tuple[Choice, ...]
@@ -196,48 +191,3 @@ def drawn(
 
 def record(recipe: Recipe) -> Program:
     return trace(drawn.function, {"width": recipe.width}, {"recipe": recipe})
-
-
-def _choices(names: tuple[str, ...], least: int, most: int) -> st.SearchStrategy[Any]:
-    number = st.integers(0, 7)
-    one = st.tuples(st.sampled_from(sorted(names)), number, number)
-    return st.lists(one, min_size=least, max_size=most).map(tuple)
-
-
-@st.composite
-def recipes(draw: st.DrawFn, widths: tuple[int, ...] = (0, 1, 2, 3)) -> Recipe:
-    everywhere = (*ANYWHERE, *WITH_WEIGHTS)
-    return Recipe(
-        draw(st.sampled_from(widths)),
-        draw(_choices((*everywhere, *OF_NODES), 0, 3)),
-        draw(_choices((*everywhere, *OF_EDGES), 0, 5)),
-        draw(_choices(tuple(REDUCTIONS), 1, 2)),
-        draw(_choices((*everywhere, *OF_NODES), 0, 3)),
-        draw(st.sampled_from(("", "node", "edge"))),
-    )
-
-
-@st.composite
-def topologies(draw: st.DrawFn) -> Topology:
-    """Empty relations, isolated nodes, repeated edges, self loops, one edge, more relations than
-    edges, two types of nodes, and blocks whose targets are their first nodes.
-    """
-    nodes = draw(st.integers(1, 8))
-    kinds = draw(st.integers(1, 5))
-    first = draw(st.integers(0, nodes))
-    node, kind = st.integers(0, nodes - 1), st.integers(0, kinds - 1)
-    edges = draw(st.lists(st.tuples(node, node, kind), max_size=20))
-    names = [(one, f"{n}", other) for n in range(kinds) for one in "ab" for other in "ab"]
-    columns = torch.tensor(edges, dtype=torch.int64).reshape(-1, 3).unbind(1)
-    source, target, relation = columns
-    typed = relation * 4 + (source >= first).long() * 2 + (target >= first).long()
-    graph = RelationalGraph.from_edges(
-        source,
-        target,
-        typed,
-        relations=names,
-        nodes_per_type={"a": first, "b": nodes - first},
-        index_dtype=draw(st.sampled_from((torch.int32, torch.int64))),
-    )
-    least = int(target.max()) + 1 if edges else 0
-    return Topology.of(graph, draw(st.integers(least, nodes)))

@@ -17,7 +17,7 @@ from tests.relational.backends.triton_results import (
     require_small_errors,
 )
 from tests.relational.programs import LAYERS, drop, record, sample_graph, sizes_of
-from tests.triton_programs import CUBIN_MAGIC
+from tests.triton_programs import CUBIN_MAGIC, run_interpreted
 
 WIDE = {"width": 64, "out": 16, "heads": 4}
 
@@ -34,6 +34,22 @@ def test_interpreted_layers_equal_the_reference():
 @pytest.mark.timeout(1800)
 def test_every_program_on_every_graph_in_every_dtype():
     require_small_errors(interpreted(MANY), 50)
+
+
+def _check_drawn_layers(count, first):
+    results = run_interpreted("tests.relational.backends.interpreted_drawn", count, first)
+    assert len(results) >= 0.9 * count
+    assert [each["problem"] for each in results if each["problem"]] == []
+
+
+def test_drawn_layers_agree_with_plain_pytorch():
+    _check_drawn_layers(8, 183)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_many_drawn_layers_agree_with_plain_pytorch():
+    _check_drawn_layers(500, 10_000)
 
 
 def test_the_comparison_sees_a_wrong_number():
