@@ -24,6 +24,10 @@ def test_images_and_labels(data: Digits) -> None:
     assert data.labels.unique().tolist() == list(range(data.num_classes))
 
 
+def test_printing_it_shows_sizes(data: Digits) -> None:
+    assert repr(data) == "Digits(1,797 images, 10 classes)"
+
+
 def test_the_split_is_fixed_and_disjoint(data: Digits) -> None:
     assert sorted([*data.train.tolist(), *data.test.tolist()]) == list(range(1797))
     assert torch.equal(data.train, digits().train)

@@ -37,6 +37,13 @@ def test_tensors_have_their_promised_form(graph: PythonGraph) -> None:
         graph.labels = graph.labels  # type: ignore[misc]
 
 
+def test_printing_it_shows_sizes(graph: PythonGraph) -> None:
+    assert repr(graph) == (
+        f"PythonGraph({graph.num_nodes:,} nodes of {len(graph.node_types)} types, "
+        f"{graph.num_edges:,} edges, {len(graph.relations)} relations, {graph.num_classes} classes)"
+    )
+
+
 @pytest.mark.parametrize("reverse", [False, True])
 def test_every_edge_joins_the_types_of_its_relation(graph: PythonGraph, reverse: bool) -> None:
     graph = graph.with_reversed() if reverse else graph

@@ -38,6 +38,31 @@ def get(store: Any, group: Any, name: str, index: Any) -> Any:
     return store.get_tensor(group_name=group, attr_name=name, index=index)
 
 
+@pytest.mark.parametrize("wrap", [lambda x: x, unified])
+def test_features_that_do_not_say_whose_they_are(typed: RelationalGraph, wrap: Any) -> None:
+    several = random_graph(relations=3)
+    for graph, told in (
+        (typed, "2 node types and 2 relations"),
+        (several, "1 node types and 3 relations"),
+    ):
+        kind = graph.node_types[0]
+        with pytest.raises(SamplingError) as raised:
+            FeatureStore(graph, {"x": wrap(torch.zeros(graph.num_nodes, 2))})
+        assert "features['x'] must map names to tables, got" in str(raised.value)
+        assert told in str(raised.value)
+        assert f"Pass {{'{kind}': {{'x': table}}}}; node types are `{kind}`" in str(raised.value)
+    store = FeatureStore(several, {"node": {"x": wrap(torch.ones(60, 2))}})
+    assert get(store, "node", "x", 3).tolist() == [1, 1]
+
+
+def test_features_of_another_form() -> None:
+    graph = random_graph()
+    with pytest.raises(SamplingError, match="features must be a mapping, got Tensor"):
+        FeatureStore(graph, torch.zeros(60, 2))  # type: ignore[arg-type]
+    with pytest.raises(SamplingError, match="`node` must be a table of rows, got a mapping"):
+        FeatureStore(graph, {"node": {"x": torch.zeros(60, 2)}})
+
+
 @pytest.mark.parametrize(
     "index",
     [

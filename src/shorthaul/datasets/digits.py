@@ -13,7 +13,7 @@ from shorthaul.errors import DatasetError, MissingExtraError
 TEST_SHARE = 0.2
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Digits:
     """Images with their labels, and which of them are for training and for testing."""
 
@@ -22,6 +22,9 @@ class Digits:
     train: torch.Tensor  # positions, ascending; the two parts share none
     test: torch.Tensor
     num_classes: int = 10
+
+    def __repr__(self) -> str:
+        return f"Digits({len(self.labels):,} images, {self.num_classes} classes)"
 
     def batches(
         self, batch_size: int, *, seed: int = 0

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 FORMAT = 1
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class PythonGraph:
     """A relational graph with a node-classification task, as plain tensors.
 
@@ -84,6 +84,12 @@ class PythonGraph:
         """How many edges each relation has, in the order of `relations`."""
         counts: list[int] = torch.bincount(self.edge_type, minlength=len(self.relations)).tolist()
         return tuple(counts)
+
+    def __repr__(self) -> str:
+        return (
+            f"PythonGraph({self.num_nodes:,} nodes of {len(self.node_types)} types, "
+            f"{self.num_edges:,} edges, {len(self.relations)} relations, {self.num_classes} classes)"
+        )
 
     def nodes_of(self, node_type: str) -> range:
         """The ids of one type's nodes.

@@ -24,6 +24,7 @@ import numpy as np
 import torch
 
 from shorthaul.errors import MissingExtraError, SamplingError
+from shorthaul.graphs.declared_types import listed
 from shorthaul.graphs.exchange_pyg import count_within_type
 from shorthaul.graphs.feature_rows import as_table
 from shorthaul.graphs.graph import RelationalGraph
@@ -57,22 +58,31 @@ class FeatureStore(pyg.FeatureStore):  # type: ignore[misc]
         super().__init__()
         self.graph = graph
         self.tables: dict[tuple[Group, str], RowTable] = {}
-        given = dict(features or {})
+        groups: dict[Group, Any] = {**_require_mapping("features", features)}
+        named_edges = _require_mapping("edge_features", edge_features)
         if is_homogeneous(graph):
-            groups: dict[Group, Mapping[str, Any]] = {
-                None: given,
-                graph.relations[0]: edge_features or {},
-            }
-        elif edge_features:
+            groups = {None: groups, graph.relations[0]: named_edges}
+        elif named_edges:
             raise SamplingError(
                 "edge_features is for graphs with one relation; name the edge type in `features`: "
                 f"{{{tuple(graph.relations[0])!r}: {{'name': table}}}}."
             )
-        else:
-            groups = given
         for group, named in groups.items():
+            if not isinstance(named, Mapping):
+                raise self._without_group(group, named)
             for name, values in named.items():
                 self.put_tensor(values, group_name=group, attr_name=name, index=None)
+
+    def _without_group(self, name: Any, values: Any) -> SamplingError:
+        """For features that are named, but not those of whom."""
+        graph = self.graph
+        return SamplingError(
+            f"features[{name!r}] must map names to tables, got {type(values).__name__}: the graph has "
+            f"{len(graph.node_types):,} node types and {graph.num_relations:,} relations, so features "
+            "are of a node type or of an edge type.\n"
+            f"  Pass {{{graph.node_types[0]!r}: {{{name!r}: table}}}}; node types are "
+            f"{listed(graph.node_types)}."
+        )
 
     def get_all_tensor_attrs(self) -> list[Any]:
         """The features of nodes; a type without any has its ids, so that PyG knows the type."""
@@ -103,6 +113,11 @@ class FeatureStore(pyg.FeatureStore):  # type: ignore[misc]
                 _as_ids(attr.index), torch.as_tensor(tensor, device="cpu")
             )
             return True
+        if isinstance(tensor, Mapping):
+            raise SamplingError(
+                f"`{name}` must be a table of rows, got a mapping: a graph with one node type and one "
+                "relation has features by name, {'x': table}."
+            )
         values = tensor if isinstance(tensor, torch.Tensor | RowTable) else unified(tensor)
         where = f"`{name}` of {group or 'the nodes'}"
         self.tables[group, name] = as_table(values, where, self._count_rows(group))
@@ -228,6 +243,12 @@ class GraphStore(pyg.GraphStore):  # type: ignore[misc]
 
     def __repr__(self) -> str:
         return f"GraphStore({self.graph!r})"
+
+
+def _require_mapping(name: str, given: Any) -> Mapping[Any, Any]:
+    if given is not None and not isinstance(given, Mapping):
+        raise SamplingError(f"{name} must be a mapping, got {type(given).__name__}.")
+    return given or {}
 
 
 def is_homogeneous(graph: RelationalGraph) -> bool:
