@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[2]
 
 # Folders of tests that belong to no module: texts, suites for interfaces, rules of the house, and
 # everything that one promise of a package has to hold for.
-FREE = {"golden", "contracts", "house", "matrix"}
+FREE = {"golden", "contracts", "hostile", "house", "matrix"}
 # Folder of code -> folder of its tests, and whether every module of it must have tests.
 MIRRORS = (
     ("src/shorthaul", "tests", True),

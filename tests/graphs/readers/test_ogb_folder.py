@@ -79,7 +79,11 @@ def test_what_is_wrong_is_named(plain, name, text, message) -> None:
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [
-        ("num-node-dict.csv.gz", "author,paper\n2,3\n4,5\n", "one line of counts, got 2 lines"),
+        (
+            "num-node-dict.csv.gz",
+            "author,paper\n2,3\n4,5\n",
+            "one line with a count for each, got 3 lines",
+        ),
         ("num-node-dict.csv.gz", "author,paper\n2,x\n", "line 2: expected a count, got 'x'"),
         ("triplet-type-list.csv.gz", "author,writes\n", "line 1: expected source type, relation"),
         ("triplet-type-list.csv.gz", "a,b,c\n", r"a___b___c/edge\.csv\.gz: cannot be opened"),
@@ -93,8 +97,14 @@ def test_what_is_wrong_with_types_is_named(typed, name, text, message) -> None:
 
 def test_a_missing_or_damaged_part(plain, tmp_path) -> None:
     (plain / "raw" / "num-node-list.csv.gz").write_bytes(b"plain")
-    with pytest.raises(GraphFileError, match=r"num-node-list\.csv\.gz: cannot be read"):
+    with pytest.raises(GraphFileError, match=r"num-node-list\.csv\.gz, line 1: expected a count"):
         RelationalGraph.read(plain)
+    for damaged in (gzip.compress(b"4\n")[:-9], gzip.compress(b"4\n", mtime=0)[:10] + b"\xff" * 9):
+        (plain / "raw" / "num-node-list.csv.gz").write_bytes(damaged)
+        with pytest.raises(
+            GraphFileError, match=r"num-node-list\.csv\.gz: its gzip data is damaged"
+        ):
+            RelationalGraph.read(plain)
     (plain / "raw" / "edge.csv.gz").unlink()
     with pytest.raises(GraphFileError, match="found neither"):
         RelationalGraph.read(plain, format="ogb")

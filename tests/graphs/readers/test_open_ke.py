@@ -54,6 +54,9 @@ def test_without_names(folder) -> None:
         ("entity2id.txt", "4\na\t9\n", "line 2: expected a name and a number below 4"),
         ("entity2id.txt", "4\na\t1\nb\t1\n", "line 3: expected a name and a number below 4"),
         ("entity2id.txt", "4\na\t0\n", "number 1 has no name"),
+        ("entity2id.txt", f"{10**17}\na\t0\n", "number 1 has no name"),
+        ("entity2id.txt", "9" * 5000, "line 1: expected the number of lines that follow, got '99"),
+        ("entity2id.txt", "\u0663\n", "line 1: expected the number of lines that follow, got"),
     ],
 )
 def test_what_is_wrong_is_named(folder, name, text, message) -> None:

@@ -22,6 +22,7 @@ from shorthaul.settings import settings
 _log = logging.getLogger("shorthaul")
 
 BLOCK_BYTES = 4 * 2**20
+_COUNT_DIGITS = 18  # any number of so many fits an int64
 _GZIP_MAGIC = b"\x1f\x8b"
 
 
@@ -63,6 +64,23 @@ def read_lines(path: Path) -> Iterator[str]:
     for block in read_line_blocks(path):
         text = block.numpy().tobytes().decode(errors="replace")
         yield from text.removesuffix("\n").split("\n")
+
+
+def read_first_line(path: Path) -> str:
+    """The first line, without what ends it."""
+    lines = read_lines(path)
+    try:
+        return next(lines, "").strip()
+    finally:
+        lines.close()  # type: ignore[attr-defined]
+
+
+def read_count(path: Path, line: int, text: str, expected: str) -> int:
+    """The count that `text` is; `GraphFileError` says what was `expected` where it is none."""
+    # Digits of other scripts are digits, too, for Python.
+    if not text.isascii() or not text.isdecimal() or len(text.lstrip("0")) > _COUNT_DIGITS:
+        raise GraphFileError(path, line, f"expected {expected}, got {text[:40]!r}.")
+    return int(text.lstrip("0") or "0")
 
 
 def note_skipped(path: Path, malformed: int, first: int) -> None:

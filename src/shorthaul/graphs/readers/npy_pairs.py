@@ -20,13 +20,17 @@ def read_npy_pairs(path: Path, **options: Any) -> RelationalGraph:
 def load_pairs(path: Path) -> npt.NDArray[Any]:
     """The array as (2, edges); pickled arrays are refused."""
     try:
-        pairs: npt.NDArray[Any] = np.load(path, allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
+        # Mapped: numpy would otherwise take memory for as many numbers as the header promises.
+        pairs = np.lib.format.open_memmap(path, mode="r")
+    except Exception as error:  # of every kind: numpy parses the header as Python
         raise GraphFileError(path, None, f"is no .npy file that can be read: {error}.") from error
-    if not isinstance(pairs, np.ndarray) or pairs.ndim != 2 or 2 not in pairs.shape:
-        shape = getattr(pairs, "shape", "several arrays")
-        raise GraphFileError(path, None, f"expected shape (2, edges) or (edges, 2), got {shape}.")
+    if pairs.ndim != 2 or 2 not in pairs.shape:
+        raise GraphFileError(
+            path, None, f"expected shape (2, edges) or (edges, 2), got {pairs.shape}."
+        )
     if pairs.dtype.kind not in "iu":
         raise GraphFileError(path, None, f"expected whole numbers, got {pairs.dtype}.")
     pairs = pairs if pairs.shape[0] == 2 else pairs.T
-    return pairs.astype(np.int64) if pairs.dtype.name in ("uint32", "uint64") else pairs
+    wanted = np.dtype(np.int64) if pairs.dtype.name in ("uint32", "uint64") else pairs.dtype
+    # Copied: the file may change, or end, while the graph is used.
+    return np.array(pairs, dtype=wanted.newbyteorder("="))

@@ -11,14 +11,13 @@
 from __future__ import annotations
 
 import csv
-import gzip
-import io
 from pathlib import Path
 from typing import Any
 
 from shorthaul.errors import GraphFileError
 from shorthaul.graphs.graph import RelationalGraph
 from shorthaul.graphs.readers.integer_rows import read_integer_rows
+from shorthaul.graphs.readers.line_blocks import read_count, read_lines
 from shorthaul.graphs.relation import Relation
 
 
@@ -42,30 +41,34 @@ def read_ogb_folder(path: Path, **options: Any) -> RelationalGraph:
 
 
 def _read_typed(raw: Path, **options: Any) -> RelationalGraph:
-    header, *counts = _read_table(raw / "num-node-dict.csv.gz")
-    if len(counts) != 1 or len(counts[0]) != len(header):
+    path = raw / "num-node-dict.csv.gz"
+    lines = _read_table(path)
+    if len(lines) != 2 or len(lines[0]) != len(lines[1]) or len(set(lines[0])) < len(lines[0]):
         raise GraphFileError(
-            raw / "num-node-dict.csv.gz",
+            path,
             None,
-            f"expected names of node types and one line of counts, got {len(counts)} lines.",
+            "expected names of node types, each once, and one line with a count for each, got "
+            f"{len(lines):,} lines.",
         )
-    nodes_per_type = {
-        name: _read_whole(raw / "num-node-dict.csv.gz", 2, text)
-        for name, text in zip(header, counts[0], strict=True)
-    }
+    nodes_per_type = {name: _read_whole(path, 2, text) for name, text in zip(*lines, strict=True)}
     edges: dict[tuple[str, str, str], Any] = {}
     for number, words in enumerate(_read_table(raw / "triplet-type-list.csv.gz"), start=1):
-        if len(words) != 3:
+        if len(words) != 3 or tuple(words) in edges or not all(map(_is_word, words)):
             raise GraphFileError(
                 raw / "triplet-type-list.csv.gz",
                 number,
-                f"expected source type, relation and target type, got {words}.",
+                f"expected source type, relation and target type, not named before, got {words}.",
             )
         folder = raw / "relations" / "___".join(words)
         rows = read_integer_rows(folder / "edge.csv.gz", ("source", "target")).rows
         _require_edges(folder, rows.shape[0])
         edges[Relation(*words)] = rows.t()
     return RelationalGraph.from_typed_edges(edges, nodes_per_type, **options)
+
+
+def _is_word(word: str) -> bool:
+    """Whether it may be a part of a folder's name, and of no other folder's."""
+    return word.isprintable() and "/" not in word
 
 
 def _require_edges(folder: Path, found: int) -> None:
@@ -89,15 +92,12 @@ def _read_one_count(path: Path) -> int:
 
 
 def _read_whole(path: Path, line: int, text: str) -> int:
-    if not text.strip().isdecimal():
-        raise GraphFileError(path, line, f"expected a count, got {text!r}.")
-    return int(text)
+    return read_count(path, line, text.strip(), "a count")
 
 
 def _read_table(path: Path) -> list[list[str]]:
-    """A small gzipped CSV file."""
+    """A small CSV file, gzipped as OGB's are."""
     try:
-        text = gzip.decompress(path.read_bytes()).decode()
-    except (OSError, EOFError, ValueError) as error:
+        return [line for line in csv.reader(read_lines(path)) if line]
+    except csv.Error as error:
         raise GraphFileError(path, None, f"cannot be read: {error}.") from error
-    return [line for line in csv.reader(io.StringIO(text)) if line]

@@ -12,6 +12,7 @@ from shorthaul.errors import GraphFileError
 from shorthaul.graphs.graph import RelationalGraph
 from shorthaul.graphs.node_names import NodeNames
 from shorthaul.graphs.readers.integer_rows import read_integer_rows
+from shorthaul.graphs.readers.line_blocks import read_count, read_first_line, read_lines
 
 COLUMNS = ("source", "target", "relation")
 SPLITS = ("train", "valid", "test")
@@ -62,34 +63,23 @@ def _read_split(path: Path, strict: bool) -> tuple[torch.Tensor, int]:
 
 
 def _read_count(path: Path) -> int:
-    try:
-        with open(path, encoding="utf-8") as file:
-            line = file.readline().strip()
-    except OSError as error:
-        raise GraphFileError(path, None, f"cannot be opened: {error.strerror}.") from error
-    if not line.isdecimal():
-        raise GraphFileError(
-            path, 1, f"expected the number of lines that follow, got {line[:40]!r}."
-        )
-    return int(line)
+    return read_count(path, 1, read_first_line(path), "the number of lines that follow")
 
 
 def _read_names(path: Path) -> list[str]:
     """Names by their numbers, from lines of a name, a tab or spaces, and a number."""
     count = _read_count(path)
-    names: list[str | None] = [None] * count
-    lines = path.read_text(encoding="utf-8").split("\n")
-    for number, line in enumerate(lines[1:], start=2):
-        if not line.strip():
+    names: dict[int, str] = {}  # as many as there are, whatever was promised
+    for number, line in enumerate(read_lines(path), start=1):
+        if number == 1 or not line.strip():
             continue
         name, _, position = line.rstrip().replace("\t", " ").rpartition(" ")
-        if not position.isdecimal() or int(position) >= count or names[int(position)] is not None:
-            raise GraphFileError(
-                path,
-                number,
-                f"expected a name and a number below {count:,} that occurs once, got {line[:60]!r}.",
-            )
-        names[int(position)] = name.rstrip()
-    if None in names:
-        raise GraphFileError(path, None, f"number {names.index(None):,} has no name.")
-    return [name for name in names if name is not None]
+        expected = f"a name and a number below {count:,} that occurs once"
+        at = read_count(path, number, position, expected)
+        if at >= count or at in names:
+            raise GraphFileError(path, number, f"expected {expected}, got {line[:60]!r}.")
+        names[at] = name.rstrip()
+    if len(names) < count:
+        missing = next(each for each in range(count) if each not in names)
+        raise GraphFileError(path, None, f"number {missing:,} has no name.")
+    return [names[each] for each in range(count)]

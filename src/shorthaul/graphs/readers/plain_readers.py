@@ -20,6 +20,9 @@ _TRIPLE = re.compile(
 _NOTHING = re.compile(r"[ \t]*(?:#.*)?")
 _ESCAPE = re.compile(rf"\\[tbf']|{_CODE_POINT}")
 _SHORT = {"\\t": "\t", "\\b": "\b", "\\f": "\f", "\\'": "'"}
+# Leading zeros are passed over: Python refuses to look at thousands of digits.
+_WHOLE = re.compile(r"([+-]?)0*([0-9]{1,19})")
+_LARGEST = 2**63 - 9  # what the kernel takes without looking at the last digit
 _STAYS = {"\n": "\\n", "\r": "\\r", '"': '\\"', "\\": "\\\\"}
 
 
@@ -66,15 +69,23 @@ def parse_plain_rows(
         if fields == [""] or fields[0][0] in "#%":
             continue
         kept = [each for each, name in zip(fields, columns, strict=False) if name is not None]
-        is_whole = len(fields) == len(columns) and all(
-            re.fullmatch(r"[+-]?[0-9]+", each) and abs(int(each)) < 2**63 - 10 for each in kept
-        )
-        yield number, [int(each) for each in kept] if is_whole else None
+        yield number, _read_row(kept) if len(fields) == len(columns) else None
+
+
+def _read_row(fields: Sequence[str]) -> list[int] | None:
+    row = []
+    for each in fields:
+        match = _WHOLE.fullmatch(each)
+        if match is None or int(match[2]) > _LARGEST:
+            return None
+        row.append(-int(match[2]) if match[1] == "-" else int(match[2]))
+    return row
 
 
 def _resolve(term: str) -> str:
     if "\\" in term:
         body, quote, suffix = term.rpartition('"') if term[0] == '"' else (term, "", "")
+        _resolve_escapes(suffix, is_literal=False)  # a datatype's are refused, or stay as written
         term = _resolve_escapes(body, term[0] == '"') + quote + suffix
     return term[1:-1] if term[0] == "<" else term
 
@@ -86,7 +97,7 @@ def _resolve_escapes(text: str, is_literal: bool) -> str:
         if escape in _SHORT:
             return _SHORT[escape]
         code = int(escape[2:], 16)
-        if 0xD800 <= code < 0xE000:
+        if 0xD800 <= code < 0xE000 or code > 0x10FFFF:
             raise ValueError(escape)
         character = chr(code)
         return _STAYS.get(character, character) if is_literal else character
