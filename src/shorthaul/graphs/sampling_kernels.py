@@ -41,6 +41,8 @@ HASHED_FROM_NODES = 2**23
 
 _TEXT = r"""
 // Neighbour sampling over ids of INDEX_TYPE; ids are looked up in a TABLE.
+#include <algorithm>
+
 #include "shorthaul/graphs/sampling/sampler.h"
 
 namespace {
@@ -120,13 +122,13 @@ int64_t draw_hop(void* sampler, int64_t hop, const Id* ends, const Id* relations
 
 void copy_positions(void* sampler, int64_t hop, Id* positions, int64_t edge_count) {
   const auto& made = static_cast<Sampler*>(sampler)->hop(hop);
-  std::memcpy(positions, made.positions.data(), sizeof(Id) * edge_count);
+  std::copy_n(made.positions.data(), edge_count, positions);
 }
 
 int64_t relabel_hop(void* sampler, int64_t hop, const Id* sources, int64_t edge_count) {
   auto& made = *static_cast<Sampler*>(sampler);
   try {
-    std::memcpy(made.hop(hop).sources.data(), sources, sizeof(Id) * edge_count);
+    std::copy_n(sources, edge_count, made.hop(hop).sources.data());
     made.relabel_hop(hop);
   } catch (const std::bad_alloc&) {
     return out_of_memory;
@@ -136,7 +138,7 @@ int64_t relabel_hop(void* sampler, int64_t hop, const Id* sources, int64_t edge_
 
 void copy_nodes(void* sampler, int64_t first, Id* nodes, int64_t node_count) {
   auto& made = *static_cast<Sampler*>(sampler);
-  std::memcpy(nodes, made.nodes() + first, sizeof(Id) * node_count);
+  std::copy_n(made.nodes() + first, node_count, nodes);
 }
 
 // The hop's edges, after `base` edges of earlier hops: sources and positions begin there, and so do
@@ -147,8 +149,8 @@ void copy_hop(void* sampler, int64_t hop, int64_t base, Id* offsets, Id* sources
   for (int64_t n = 0; n < target_count; ++n) {
     offsets[n] = static_cast<Id>(base + made.offsets.data()[n + 1]);
   }
-  std::memcpy(sources, made.sources.data(), sizeof(Id) * edge_count);
-  std::memcpy(positions, made.positions.data(), sizeof(Id) * edge_count);
+  std::copy_n(made.sources.data(), edge_count, sources);
+  std::copy_n(made.positions.data(), edge_count, positions);
 }
 """
 
