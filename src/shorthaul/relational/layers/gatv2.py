@@ -17,6 +17,7 @@ from shorthaul.relational.layers.graph_inputs import (
     glorot,
     read_edge_features,
     read_input,
+    require_widths,
 )
 from shorthaul.relational.layers.self_loops import (
     Fill,
@@ -113,8 +114,7 @@ class GATv2Conv(nn.Module):
         super().__init__()
         require_fill(fill_value)
         widths = (in_channels, in_channels) if isinstance(in_channels, int) else in_channels
-        if min(widths) < 0:
-            raise LayerArgumentError(f"in_channels is {in_channels}", "give the width of x")
+        require_widths(in_channels)
         if share_weights and widths[0] != widths[1]:
             raise LayerArgumentError(
                 f"sources have width {widths[0]} and targets {widths[1]}, which cannot share a matrix",

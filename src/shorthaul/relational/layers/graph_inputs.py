@@ -34,6 +34,8 @@ __all__ = [
     "keep_graph",
     "read_edge_features",
     "read_input",
+    "require_one_set",
+    "require_widths",
 ]
 
 
@@ -55,6 +57,13 @@ def glorot(parameter: torch.Tensor) -> None:
     """Uniform within sqrt(6 / the sum of the last two sizes)."""
     limit = (6.0 / (parameter.shape[-2] + parameter.shape[-1])) ** 0.5
     nn.init.uniform_(parameter, -limit, limit)
+
+
+def require_widths(in_channels: Any) -> None:
+    """Raise if a width is to be found at the first call, as PyG's -1 asks."""
+    widths = (in_channels,) if isinstance(in_channels, int) else tuple(in_channels)
+    if min(widths) < 0:
+        raise LayerArgumentError(f"in_channels is {in_channels}", "give the width of x")
 
 
 def read_edge_features(given: torch.Tensor | None, edge_dim: int | None) -> torch.Tensor | None:

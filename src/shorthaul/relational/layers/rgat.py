@@ -18,7 +18,12 @@ from shorthaul.relational.language import (
     total,
 )
 from shorthaul.relational.layer import layer
-from shorthaul.relational.layers.graph_inputs import glorot, read_edge_features, read_input
+from shorthaul.relational.layers.graph_inputs import (
+    glorot,
+    read_edge_features,
+    read_input,
+    require_widths,
+)
 from shorthaul.relational.layers.self_loops import edges_of
 
 MECHANISMS = {"across-relation": "target", "within-relation": "relation"}
@@ -172,6 +177,7 @@ class RGATConv(nn.Module):
         self.reset_parameters()
 
     def _require_options(self) -> None:
+        require_widths(self.in_channels)
         for name, value, known in (
             ("mod", self.mod, MODS),
             ("attention_mechanism", self.attention_mechanism, tuple(MECHANISMS)),

@@ -14,7 +14,13 @@ from shorthaul.graphs.edge_tensors import require_range
 from shorthaul.relational.declarations import NodeFeature, Weight
 from shorthaul.relational.language import linear, reduce_max, total
 from shorthaul.relational.layer import layer
-from shorthaul.relational.layers.graph_inputs import LayerInput, glorot, keep_graph, read_input
+from shorthaul.relational.layers.graph_inputs import (
+    LayerInput,
+    glorot,
+    keep_graph,
+    read_input,
+    require_widths,
+)
 
 
 @layer
@@ -112,6 +118,7 @@ class RGCNConv(nn.Module):
             )
         if aggr not in ("mean", "add", "sum", "max"):
             raise LayerArgumentError(f"aggr is {aggr!r}", "it is 'mean', 'add' or 'max'")
+        require_widths(in_channels)
         widths = in_channels if isinstance(in_channels, tuple) else (in_channels, in_channels)
         if widths[0] != widths[1]:
             raise LayerArgumentError(

@@ -11,7 +11,7 @@ from shorthaul.errors import LayerArgumentError
 from shorthaul.relational.declarations import NodeFeature, Weight
 from shorthaul.relational.language import linear, reduce_max, reduce_mean, reduce_sum
 from shorthaul.relational.layer import layer
-from shorthaul.relational.layers.graph_inputs import read_input
+from shorthaul.relational.layers.graph_inputs import read_input, require_widths
 
 _REDUCTIONS = {"mean": reduce_mean, "add": reduce_sum, "sum": reduce_sum, "max": reduce_max}
 
@@ -63,6 +63,7 @@ class SAGEConv(nn.Module):
         super().__init__()
         if aggr not in _REDUCTIONS:
             raise LayerArgumentError(f"aggr is {aggr!r}", f"it is one of {', '.join(_REDUCTIONS)}")
+        require_widths(in_channels)
         widths = (in_channels, in_channels) if isinstance(in_channels, int) else in_channels
         self.in_channels, self.out_channels, self.aggr = in_channels, out_channels, aggr
         self.normalize, self.root_weight, self.project = normalize, root_weight, project
@@ -75,6 +76,12 @@ class SAGEConv(nn.Module):
         alone = set() if root_weight and not project and self.is_alike else {"own"}
         self.function = sage.compile(sizes, {"aggr": aggr}, absent | alone)
         self.apart = sage.compile(sizes, {"aggr": aggr}, absent | {"own"})
+
+    def reset_parameters(self) -> None:
+        """PyG's initial values, which are PyTorch's."""
+        for each in (self.lin, self.lin_l, self.lin_r):
+            if each is not None:
+                each.reset_parameters()
 
     def forward(
         self,
