@@ -350,7 +350,7 @@ def _full_meter() -> Meter:
         record_launch("gather_3f2a91bc")
         record_compile("gather_3f2a91bc")
     record_kept(-MEBIBYTE, "row cache")
-    m.seconds, m.peak_resident_bytes = 2.0, 64 * MEBIBYTE
+    m._seconds, m._peak_bytes = 2.0, 64 * MEBIBYTE
     return m
 
 
@@ -409,3 +409,15 @@ def test_the_table_shows_everything() -> None:
 def test_the_table_of_an_empty_meter_says_that_nothing_was_kept() -> None:
     table = Meter().table()
     assert table.row_count == 1
+
+
+def test_inside_its_block_a_meter_tells_of_the_time_so_far() -> None:
+    with sh.meter() as m:
+        first, second = m.seconds, m.seconds
+        assert 0 < first < second
+        assert m.to_dict()["seconds"] > second
+        peak_bytes = m.peak_resident_bytes
+    assert m.seconds == m.seconds > second
+    assert (peak_bytes is None) == (m.peak_resident_bytes is None)
+    if peak_bytes is not None and m.peak_resident_bytes is not None:
+        assert 0 < peak_bytes <= m.peak_resident_bytes

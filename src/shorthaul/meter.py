@@ -42,8 +42,8 @@ class Meter:
     """What happened while one `with sh.meter()` block was open.
 
     `kept_bytes` is what is held now, also by what began before the block, and at the end what was
-    held then; `peak_kept_bytes` is the largest sum meanwhile. `seconds` and `peak_resident_bytes`
-    are known when the block ends.
+    held then; `peak_kept_bytes` is the largest sum meanwhile. Inside the block, all of it tells of the
+    time so far.
     """
 
     moved: dict[tuple[str, str, str], Tally] = field(default_factory=dict)
@@ -52,10 +52,27 @@ class Meter:
     stall_seconds: dict[str, float] = field(default_factory=dict)
     launches: Counter[str] = field(default_factory=Counter)
     compiles: Counter[str] = field(default_factory=Counter)
-    seconds: float = 0.0
-    peak_resident_bytes: int | None = None  # None where the kernel does not tell
+    _began_at: float = field(default_factory=time.perf_counter, repr=False)
+    _seconds: float | None = field(default=None, repr=False)  # None inside the block
+    _peak_bytes: int | None = field(default=None, repr=False)
     # False where the high-water mark cannot be set back: it would tell of times before the block.
     _is_peak_ours: bool = field(default=False, repr=False)
+
+    @property
+    def seconds(self) -> float:
+        """The time that the block took, or has taken so far."""
+        return time.perf_counter() - self._began_at if self._seconds is None else self._seconds
+
+    @property
+    def peak_resident_bytes(self) -> int | None:
+        """The most memory that was resident at a time; `None` where the kernel does not tell."""
+        if self._seconds is None:
+            self._note_resident(read_peak_resident_bytes())
+        return self._peak_bytes
+
+    def _note_resident(self, peak_bytes: int | None) -> None:
+        if self._is_peak_ours and peak_bytes is not None:
+            self._peak_bytes = max(self._peak_bytes or 0, peak_bytes)
 
     @property
     def moved_bytes(self) -> int:
@@ -118,8 +135,9 @@ class Meter:
             table.add_row("launched", kernel, "", f"{times:,}")
         for kernel, times in sorted(self.compiles.items()):
             table.add_row("compiled", kernel, "", f"{times:,}")
-        if self.peak_resident_bytes is not None:
-            table.add_row("peak resident memory", "", format_bytes(self.peak_resident_bytes), "")
+        peak_resident_bytes = self.peak_resident_bytes
+        if peak_resident_bytes is not None:
+            table.add_row("peak resident memory", "", format_bytes(peak_resident_bytes), "")
         return table
 
     def _keep(self, now: dict[str, int]) -> None:
@@ -170,12 +188,13 @@ def meter() -> Iterator[Meter]:
     """Count everything that shorthaul moves and keeps inside the block, in all threads."""
     mine = Meter()
     _tell(_open_meter, mine)
-    started = time.perf_counter()
+    mine._began_at = time.perf_counter()
     try:
         yield mine
     finally:
-        mine.seconds = time.perf_counter() - started
+        seconds = time.perf_counter() - mine._began_at
         _tell(_close_meter, mine)
+        mine._seconds = seconds
 
 
 def record_move(source: str, target: str, count_bytes: int, why: str, times: int = 1) -> None:
@@ -226,8 +245,7 @@ def _close_meter(mine: Meter) -> None:
 def _note_resident() -> None:
     peak_bytes = read_peak_resident_bytes()
     for each in _open_meters:
-        if each._is_peak_ours and peak_bytes is not None:
-            each.peak_resident_bytes = max(each.peak_resident_bytes or 0, peak_bytes)
+        each._note_resident(peak_bytes)
 
 
 def _note_move(journey: tuple[str, str, str], count_bytes: int, times: int) -> None:

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import copy
+
 import pytest
 import torch
 from torch import nn
@@ -83,6 +85,42 @@ def test_a_plan_that_cannot_fit_names_the_budget_that_would(tmp_path):
     assert not plan.fits
     assert plan.smallest_budget_bytes is not None
     assert f"{plan.smallest_budget_bytes:,} bytes" in plan.explain()
+
+
+def test_without_a_budget_several_are_compared(tmp_path):
+    model, x = make_model(), torch.randn(64, 64)
+    plans = sh.offload.plan(model, x, directory=tmp_path, minimum_bytes=1024).plans
+    budgets = [each.budget_bytes for each in plans]
+    assert len(budgets) >= 3
+    assert budgets == sorted(budgets, reverse=True)
+    assert all(each.fits for each in plans)
+    assert plans[0].simulation.written_bytes == 0, "everything is kept"
+    assert plans[-1].planned_write_bytes > 0
+    text = str(sh.offload.plan(model, x, directory=tmp_path, minimum_bytes=1024))
+    assert text.splitlines()[0].split() == ["budget", "step", "waiting", "recomputing", "written"]
+    assert len(text.splitlines()) >= 4
+
+
+def test_a_plan_changes_no_buffers_and_leaves_nothing_open(tmp_path):
+    model = nn.Sequential(nn.Linear(64, 64), nn.BatchNorm1d(64))
+    before = {name: each.clone() for name, each in model.state_dict().items()}
+    sh.offload.plan(model, torch.randn(64, 64), directory=tmp_path, minimum_bytes=1024)
+    for name, each in model.state_dict().items():
+        assert torch.equal(each, before[name]), name
+
+
+def test_a_wrapped_model_can_be_saved_and_copied_and_the_copy_is_plain(tmp_path):
+    model, x = make_model(), torch.randn(64, 64)
+    offload = sh.offload.wrap(model, tmp_path, minimum_bytes=1024, regions=nn.Linear)
+    torch.save(model, tmp_path / "model.pt")
+    loaded = torch.load(tmp_path / "model.pt", weights_only=False)
+    for other in (loaded, copy.deepcopy(model)):
+        assert torch.equal(other(x), model(x))
+        before = offload.report().counts.offloaded
+        other(x).sum().backward()
+        assert offload.report().counts.offloaded == before
+    model(x).sum().backward()
+    assert offload.report().counts.offloaded > before
 
 
 def test_a_plan_of_nothing_says_what_to_lower(tmp_path):

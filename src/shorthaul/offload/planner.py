@@ -19,7 +19,7 @@ decisions at a time while that helps.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
@@ -170,6 +170,38 @@ def plan_step(
         fits=fits,
         smallest_budget_bytes=None if fits else simulation.peak_live_bytes,
     )
+
+
+@dataclass(frozen=True)
+class BudgetComparison:
+    """Plans of one step for several budgets, the largest first; `print` shows what each costs."""
+
+    plans: tuple[Plan, ...]
+
+    def explain(self) -> str:
+        """A row for each budget."""
+        rows = [f"{'budget':>10}{'step':>11}{'waiting':>11}{'recomputing':>13}{'written':>11}"]
+        for plan in self.plans:
+            simulation = plan.simulation
+            rows.append(
+                f"{format_bytes(plan.budget_bytes):>10}{format_seconds(simulation.step_seconds):>11}"
+                f"{format_seconds(simulation.stall_seconds):>11}"
+                f"{format_seconds(simulation.recompute_seconds):>13}"
+                f"{format_bytes(simulation.written_bytes):>11}"
+            )
+        return "\n".join(rows)
+
+    __str__ = explain
+
+
+def compare_budgets(plan_within: Callable[[int], Plan]) -> BudgetComparison:
+    """What a step costs with everything kept, with ever less, and with the least that was found."""
+    frugal = plan_within(0)
+    kept_bytes = frugal.kept_peak_bytes
+    least_bytes = frugal.smallest_budget_bytes or 0
+    budgets_bytes = {kept_bytes * quarters // 4 for quarters in (1, 2, 3, 4)} | {least_bytes}
+    plans = [plan_within(each) for each in sorted(budgets_bytes, reverse=True)]
+    return BudgetComparison(tuple(plan for plan in plans if plan.fits))
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ import torch
 from shorthaul.errors import ActivationLostError, PlanError
 from shorthaul.offload.context import ActivationOffload
 from shorthaul.offload.opening import offload_activations
-from shorthaul.offload.planner import Plan, plan_step
+from shorthaul.offload.planner import BudgetComparison, Plan, compare_budgets, plan_step
 from shorthaul.offload.policy import SavedTensor, units_of
 from shorthaul.offload.regions import Regions, mark_regions, unmark
 from shorthaul.offload.step_state import StepState
@@ -43,11 +43,9 @@ def wrap(
     """
     offload = offload_activations(directory, **knobs)
     hooks = [
-        model.register_forward_pre_hook(lambda *_: offload.__enter__() and None, prepend=True),
+        model.register_forward_pre_hook(_Enters(offload), prepend=True),
         # Also after an exception in forward, which would otherwise leave the hooks switched on.
-        model.register_forward_hook(
-            lambda *_: offload.__exit__(None, None, None), always_call=True
-        ),
+        model.register_forward_hook(_Leaves(offload), always_call=True),
     ]
     marked = mark_regions(model, regions)
     offload.on_unwrap += [each.remove for each in hooks]
@@ -55,49 +53,80 @@ def wrap(
     return offload
 
 
+class _OfModel:
+    """A hook of a wrapped model. In a copy, or when it was saved, it does nothing any more.
+
+    Buffers, engines and a file on the scratch disk belong to one process and cannot be copied: a
+    model that was copied or loaded is a plain one until it is wrapped itself.
+    """
+
+    def __init__(self, offload: ActivationOffload | None = None) -> None:
+        self.offload = offload
+
+    def __reduce__(self) -> tuple[type[_OfModel], tuple[()]]:
+        return type(self), ()
+
+
+class _Enters(_OfModel):
+    def __call__(self, *_: Any) -> None:
+        if self.offload is not None:
+            self.offload.__enter__()
+
+
+class _Leaves(_OfModel):
+    def __call__(self, *_: Any) -> None:
+        if self.offload is not None:
+            self.offload.__exit__(None, None, None)
+
+
 def plan(
     model: torch.nn.Module,
     batch: Any,
     *,
-    budget: int | str,
+    budget: int | str | None = None,
     directory: str | os.PathLike[str] | None = None,
     loss: Callable[[Any], torch.Tensor] | None = None,
     regions: Regions = (),
     **knobs: Any,
-) -> Plan:
+) -> Plan | BudgetComparison:
     """What `sh.offload_activations` would do with `model`: one profiled step, before training.
 
-    `batch` is a tensor, a tuple of positional or a mapping of named arguments. `loss` makes a scalar
+    Without a `budget`, what several budgets would cost: `print` it to see them. `batch` is a tensor, a tuple of positional or a mapping of named arguments. `loss` makes a scalar
     of the output; without it, the output's own `loss`, else the sum of its tensors. `regions`, modules
-    of the model or their class, may be computed again. Gradients and random state are as before
-    afterwards.
+    of the model or their class, may be computed again. Gradients, buffers and random state are as
+    before afterwards.
     """
-    budget_bytes = parse_bytes(budget)
+    budget_bytes = None if budget is None else parse_bytes(budget)
     offload = offload_activations(directory, policy=_keep, **knobs)
-    disk = offload.measure_disk()
     before, marked = StepState(model), mark_regions(model, regions)
     try:
+        disk = offload.measure_disk()
         with offload:
             _scalar(_call(model, batch), loss).backward()  # type: ignore[no-untyped-call]
     finally:
         before.restore()
         for each in marked:
             unmark(each)
+        offload.close()
     finished = offload.last_pass
     if finished is None or disk is None:
         raise PlanError(
             f"the step saved no tensor of at least {offload.minimum_bytes:,} bytes, so there is "
             "nothing to offload; lower `minimum_bytes`."
         )
-    offload.close()
-    window_bytes = budget_bytes // 4
-    return plan_step(
-        units_of(finished),
-        budget_bytes=budget_bytes,
-        disk=disk,
-        in_flight_bytes=min(offload.store.in_flight_bytes, window_bytes),
-        prefetch_bytes=min(offload.store.prefetch_bytes, window_bytes),
-    )
+    units = units_of(finished)
+
+    def plan_within(budget_bytes: int) -> Plan:
+        window_bytes = budget_bytes // 4
+        return plan_step(
+            units,
+            budget_bytes=budget_bytes,
+            disk=disk,
+            in_flight_bytes=min(offload.store.in_flight_bytes, window_bytes),
+            prefetch_bytes=min(offload.store.prefetch_bytes, window_bytes),
+        )
+
+    return compare_budgets(plan_within) if budget_bytes is None else plan_within(budget_bytes)
 
 
 def retry_step(

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from shorthaul.dtypes import parse_dtype
 from shorthaul.storage import StorageEngine
 from shorthaul.tensors.disk_table import DiskTable
 from shorthaul.tensors.file_formats import find_layout
@@ -17,7 +18,7 @@ from shorthaul.tensors.unified_tensor import Traits, UnifiedTensor
 def open(
     path: str | os.PathLike[str],
     *,
-    dtype: torch.dtype | None = None,
+    dtype: torch.dtype | str | None = None,
     shape: Sequence[int] | None = None,
     name: str | None = None,
     offset_bytes: int | None = None,
@@ -45,7 +46,8 @@ def open(
     a loader announces, or a tensor of ids, hottest first. A table stored as float16 or bfloat16 is
     seen as float32 with `dtype=torch.float32`.
     """
-    layout = find_layout(path, dtype=dtype, shape=shape, name=name, offset_bytes=offset_bytes)
+    seen = None if dtype is None else parse_dtype(dtype)
+    layout = find_layout(path, dtype=seen, shape=shape, name=name, offset_bytes=offset_bytes)
     options = {} if cache_bytes is None else {"cache_bytes": cache_bytes}
     table = DiskTable(layout, cache=cache, engine=engine, **options)
     return UnifiedTensor._of_table(table, Traits(is_read_only=True))

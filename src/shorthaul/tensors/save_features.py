@@ -38,6 +38,7 @@ from rich.progress import (
     TransferSpeedColumn,
 )
 
+from shorthaul.dtypes import parse_dtype
 from shorthaul.errors import TableFormatError, TableOpenError, UnifiedSourceError
 from shorthaul.jit.held_values import held_values
 from shorthaul.settings import settings
@@ -76,7 +77,7 @@ def save_features(
     path: str | os.PathLike[str],
     source: Any,
     *,
-    dtype: torch.dtype | None = None,
+    dtype: torch.dtype | str | None = None,
     quantise: Quantisation | None = None,
     rows: int | None = None,
     chunk_bytes: int | str = "16MiB",
@@ -98,7 +99,7 @@ def save_features(
         _chosen_engine(engine) as chosen,
         _Writer(target, chosen, step_bytes, 0 if kind == "raw" else HEADER_BYTES) as writer,
     ):
-        table = _Rows(target, dtype, quantise)
+        table = _Rows(target, None if dtype is None else parse_dtype(dtype), quantise)
         with _progress_bar(target.name, progress) as bar:
             for number, chunk in enumerate(chunks):
                 values = table.take(number, chunk)

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from shorthaul.dtypes import parse_dtype
 from shorthaul.errors import UnifiedSourceError
 from shorthaul.tensors import pickling  # noqa: F401  (registers how processes hand tensors on)
 from shorthaul.tensors.shared_memory import SharedBlock
@@ -64,7 +65,7 @@ def unified(
 
 def unified_empty(
     *size: Any,
-    dtype: torch.dtype | None = None,
+    dtype: torch.dtype | str | None = None,
     shared: bool = False,
     propagate: bool = False,
     sparse_grad: bool = False,
@@ -75,7 +76,7 @@ def unified_empty(
     torch.Size([3, 2])
     """
     sizes = torch.Size(size[0] if len(size) == 1 and not isinstance(size[0], int) else size)
-    dtype = dtype or torch.get_default_dtype()
+    dtype = torch.get_default_dtype() if dtype is None else parse_dtype(dtype)
     traits = Traits(propagate=propagate, sparse_grad=sparse_grad)
     if not shared:
         return UnifiedTensor._of_memory(torch.empty(sizes, dtype=dtype, device="cpu"), traits)
@@ -86,7 +87,7 @@ def unified_empty(
 
 def unified_zeros(
     *size: Any,
-    dtype: torch.dtype | None = None,
+    dtype: torch.dtype | str | None = None,
     shared: bool = False,
     propagate: bool = False,
     sparse_grad: bool = False,

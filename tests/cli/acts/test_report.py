@@ -28,7 +28,7 @@ PLAYED = (
         2.0,
     ),
 )
-MEASURED = Meter(moved={("disk", "memory", "rows"): Tally(4096, 2)}, seconds=3.0)
+MEASURED = Meter(moved={("disk", "memory", "rows"): Tally(4096, 2)}, _seconds=3.0)
 
 GOLDEN = """\
 # shorthaul demo
