@@ -15,6 +15,7 @@ SOURCE = Path(__file__).parents[2] / "src" / "shorthaul"
 # A package may import those of the lines above its own.
 LAYERS = (
     (
+        "dtypes",
         "units",
         "host_memory",
         "whole_file",
@@ -37,6 +38,7 @@ LAYERS = (
 # On its own line, a package may import only these.
 NEIGHBOURS = {
     "errors": {"units"},
+    "dtypes": {"errors"},
     "settings": {"errors", "host_memory", "units"},
     "meter": {"units"},
     "explain": {"errors"},

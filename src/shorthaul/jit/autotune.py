@@ -25,7 +25,9 @@ from pathlib import Path
 from typing import Any
 
 from shorthaul.errors import TuningError
+from shorthaul.fallbacks import note_fallback
 from shorthaul.jit.kernel_cache import make_private_directory
+from shorthaul.jit.private_cache import why_unwritable
 from shorthaul.jit.toolchain import read_processor
 from shorthaul.settings import settings
 from shorthaul.whole_file import whole_file
@@ -183,7 +185,6 @@ def _recall(path: Path) -> _Remembered | None:
 
 
 def _remember(path: Path, key: str, choice: Choice) -> None:
-    make_private_directory(path.parent)
     stored = {
         "key": key,
         "processor": read_processor().model,
@@ -191,5 +192,12 @@ def _remember(path: Path, key: str, choice: Choice) -> None:
         "seconds": dict(choice.seconds),
         "failures": dict(choice.failures),
     }
-    with whole_file(path) as file:
-        file.write(json.dumps(stored, indent=1).encode())
+    try:
+        make_private_directory(path.parent)
+        with whole_file(path) as file:
+            file.write(json.dumps(stored, indent=1).encode())
+    except OSError as error:
+        reason = why_unwritable(error)
+        if reason is None:
+            raise
+        note_fallback(f"choices tuned in {path.parent}", "tuning in each process", reason)

@@ -37,6 +37,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from shorthaul.errors import CacheOwnershipError, CompileError
+from shorthaul.jit.private_cache import private_directory, why_unwritable
 from shorthaul.jit.source import CppSource
 from shorthaul.jit.toolchain import Toolchain, run_compiler
 from shorthaul.meter import record_compile
@@ -82,7 +83,22 @@ class KernelCache:
         self.limit_bytes = settings.cache_limit_bytes if limit_bytes is None else limit_bytes
 
     def find_or_build(self, source: CppSource, toolchain: Toolchain) -> CacheEntry:
-        """The entry for `source`, compiled now if it is not there or not whole."""
+        """The entry for `source`, compiled now if it is not there or not whole.
+
+        In a directory that cannot be written to, it is compiled in a private temporary one instead.
+        """
+        try:
+            return self._find_or_build_undisturbed(source, toolchain)
+        except (OSError, CompileError) as error:
+            reason = why_unwritable(error)
+            if reason is None:
+                raise
+            directory = private_directory("the kernel cache", self.directory, reason)
+            if self.directory == directory / "kernels":
+                raise
+        return KernelCache(directory, self.limit_bytes).find_or_build(source, toolchain)
+
+    def _find_or_build_undisturbed(self, source: CppSource, toolchain: Toolchain) -> CacheEntry:
         for _ in range(REBUILDS):
             try:
                 return self._find_or_build(source, toolchain)

@@ -16,6 +16,7 @@ from pathlib import Path
 from types import ModuleType
 
 from shorthaul.jit.kernel_cache import make_private_directory
+from shorthaul.jit.private_cache import private_directory, why_unwritable
 from shorthaul.settings import settings
 from shorthaul.whole_file import whole_file
 
@@ -35,10 +36,24 @@ def load_module(name: str, text: str) -> ModuleType:
     with _lock:
         found = _loaded.get(path)
         if found is None:
-            make_private_directory(directory)
-            _write(path, text)
-            found = _loaded[path] = _import(path)
+            found = _loaded[path] = _import(_write_in(directory, path.name, text))
         return found
+
+
+def _write_in(directory: Path, name: str, text: str) -> Path:
+    """Put `text` into the cache, or where that cannot be written, into a private directory."""
+    try:
+        make_private_directory(directory)
+        _write(directory / name, text)
+    except OSError as error:
+        reason = why_unwritable(error)
+        if reason is None:
+            raise
+        directory = private_directory("the cache of generated modules", directory, reason)
+        directory /= "modules"
+        make_private_directory(directory)
+        _write(directory / name, text)
+    return directory / name
 
 
 def _write(path: Path, text: str) -> None:
