@@ -452,3 +452,33 @@ def test_outputs_lie_as_pytorch_lays_them(of_image: str, of_weight: str) -> None
             assert got.is_contiguous(memory_format=last) == expected.is_contiguous(
                 memory_format=last
             )
+
+
+@pytest.mark.parametrize("given", ["image", "weight", "residual"])
+def test_out_may_be_what_is_read(given: str) -> None:
+    tensors = {name: torch.randn(3, 3, 3, 3) for name in ("image", "weight", "residual")}
+    image, weight, residual = (tensors[name].clone() for name in ("image", "weight", "residual"))
+    expected = torch.conv2d(image, weight, padding=1) + residual
+    got = conv2d(
+        tensors["image"],
+        tensors["weight"],
+        padding=1,
+        residual=tensors["residual"],
+        out=tensors[given],
+    )
+    assert got is tensors[given]
+    require_close(got, expected)
+
+
+def test_a_graph_that_kept_out_notices_that_it_was_written() -> None:
+    buffer = torch.ones(1, 2, 2, 2)
+    squared = torch.ones(1, 2, 2, 2, requires_grad=True) * buffer
+    with torch.no_grad():
+        conv2d(torch.randn(1, 1, 4, 4), torch.randn(2, 1, 3, 3), out=buffer)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        squared.sum().backward()
+
+
+def test_out_of_other_dimensions_is_refused() -> None:
+    with pytest.raises(ConvolutionError, match="`out` must have 4 dimensions"):
+        conv2d(torch.randn(1, 1, 4, 4), torch.randn(2, 1, 3, 3), out=torch.empty(0))

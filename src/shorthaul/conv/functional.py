@@ -239,6 +239,10 @@ def _convolve(
         return output
     problem = problem_of(dimensions, input, weight, bias, geometry, activation, exact)
     if out is not None:
+        if out.dim() != input.dim():
+            raise ConvolutionError(
+                f"`out` must have {input.dim()} dimensions as the input has, got {tuple(out.shape)}."
+            )
         _run_into(expand_dimensions(out, dimensions), problem, images, weight, bias, added)
         return out
     run = run_convolution if input.dtype in KERNEL_DTYPES else _run_other_dtype
@@ -317,8 +321,15 @@ def _run_into(
             f"`out` must be {problem.dtype} with {len(shape)} canonical dimensions {shape}, got "
             f"{target.dtype} with {tuple(target.shape)}."
         )
-    if target.is_contiguous(memory_format=aten.memory_format(problem)) and images.numel():
+    memory = target.untyped_storage().data_ptr()
+    is_apart = all(
+        each is None or each.untyped_storage().data_ptr() != memory
+        for each in (images, weight, bias, residual)
+    )
+    is_dense = target.is_contiguous(memory_format=aten.memory_format(problem))
+    if is_dense and is_apart and images.numel():
         run_convolution(problem, images, weight, bias, residual, target)
+        torch.autograd.graph.increment_version(target)  # a graph that kept it must not go on
     else:
         target.copy_(run_convolution(problem, images, weight, bias, residual))
 
