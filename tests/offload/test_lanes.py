@@ -8,12 +8,12 @@ import torch
 
 from shorthaul.errors import ActivationLostError, StorageError
 from shorthaul.offload.counts import Counts
-from shorthaul.offload.identity import StorageReference, find_key
 from shorthaul.offload.lanes import TOLERATED_FAILURES, ReadLane, WriteLane, wait_for
 from shorthaul.offload.record import Record, State
 from shorthaul.offload.spool import SpoolSet
 from shorthaul.storage import Fault, Priority, ThreadEngine, faulty_engine, throttled_engine
 from shorthaul.storage.buffer_pool import BufferPool
+from tests.offload.records import make_record
 
 SIZE = 8192
 
@@ -33,8 +33,7 @@ class Lanes:
 
     def write(self, value: int) -> Record:
         tensor = torch.full((SIZE,), value, dtype=torch.uint8)
-        original = StorageReference(tensor.untyped_storage())
-        record = Record(find_key(tensor), "uint8", "here", original, State.STORING, value)
+        record = make_record(tensor, State.STORING, position=value)
         record.buffer, record.payload_bytes = self.pool.take(SIZE), SIZE
         record.buffer.memory[:] = value
         slots = self.writes.take_slots(SIZE)
@@ -84,7 +83,7 @@ def test_slots_that_nothing_reads_any_more_are_given_back(lanes):
     lanes.reads.start(record, lanes.pool.take(SIZE), Priority.PREFETCH)
     tickets = record.load.tickets
     assert lanes.reads.loading_bytes == SIZE
-    lanes.reads.drain(tickets, record.slots, record.size_bytes)
+    lanes.reads.drain(tickets, record.holdings.slots, record.size_bytes)
     assert lanes.reads.loading_bytes == 0
     for ticket in tickets:
         ticket._await_finish(10)
@@ -141,7 +140,7 @@ def test_errors_name_what_was_lost_or_rise_at_once(tmp_path):
 def test_what_is_done_is_not_counted_as_waiting(lanes):
     record = lanes.write(1)
     done = threading.Event()
-    record.stores[0].add_done_callback(lambda _: done.set())
+    record.holdings.stores[0].add_done_callback(lambda _: done.set())
     assert done.wait(10)
-    wait_for(record.stores, lanes.counts)
+    wait_for(record.holdings.stores, lanes.counts)
     assert lanes.counts.stall_seconds == 0

@@ -4,10 +4,11 @@ import torch
 
 from shorthaul.offload.compression import choose_codec
 from shorthaul.offload.counts import Counts
-from shorthaul.offload.identity import StorageReference, find_key
+from shorthaul.offload.identity import find_key
 from shorthaul.offload.payload import COMPARED_EVERY, Payloads
 from shorthaul.offload.record import Record, State
 from shorthaul.storage.buffer_pool import BufferPool
+from tests.offload.records import make_record
 
 
 def move(codec: str | None, tensor: torch.Tensor) -> tuple[torch.Tensor, Record, Counts]:
@@ -15,9 +16,7 @@ def move(codec: str | None, tensor: torch.Tensor) -> tuple[torch.Tensor, Record,
     counts = Counts()
     payloads = Payloads(None if codec is None else choose_codec(codec), counts)
     key = find_key(tensor)
-    record = Record(
-        key, "", "", StorageReference(tensor.untyped_storage()), State.STORING, position=0
-    )
+    record = make_record(tensor, State.STORING)
     with BufferPool("1MiB") as pool:
         payload = payloads.make(tensor, key)
         buffer = pool.take(payload.length_bytes)

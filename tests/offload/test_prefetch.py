@@ -6,22 +6,15 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shorthaul.offload.identity import StorageKey, StorageReference
 from shorthaul.offload.prefetch import REMEMBERED_PASSES, SMALLEST_LONG_PASS, BackwardOrder
 from shorthaul.offload.record import Record, State
+from tests.offload.records import make_record as make_plain_record
 
 
 def make_record(order: BackwardOrder, size: int = 8) -> Record:
     order.begin_pass_if_needed()
     tensor = torch.empty(size, dtype=torch.uint8)
-    record = Record(
-        StorageKey(id(tensor), 0, 0, size),
-        "uint8",
-        "somewhere",
-        StorageReference(tensor.untyped_storage()),
-        State.STORED,
-        order.current.next_position,
-    )
+    record = make_plain_record(tensor, State.STORED, position=order.current.next_position)
     order.note_packed(record)
     return record
 
@@ -111,7 +104,7 @@ def test_what_is_kept_for_good_is_not_looked_at_again():
     order = BackwardOrder()
     records = [make_record(order) for _ in range(6)]
     for kept in (4, 3, 1):
-        records[kept].state = State.KEPT
+        records[kept].holdings.state = State.KEPT
     assert positions(order.note_unpacked(records[5])) == [2, 1, 0]  # up to the first to be read
     assert positions(order.note_unpacked(records[2])) == [0]
 

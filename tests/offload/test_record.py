@@ -6,13 +6,9 @@ import pytest
 import torch
 
 from shorthaul.errors import InPlaceChangeError
-from shorthaul.offload.identity import StorageReference, VersionWitness, find_key, find_view
-from shorthaul.offload.record import Handle, Record, State
-
-
-def make_record(tensor: torch.Tensor, state: State, **fields) -> Record:
-    reference = StorageReference(tensor.untyped_storage())
-    return Record(find_key(tensor), "float32", "here", reference, state, 0, **fields)
+from shorthaul.offload.identity import VersionWitness, find_view
+from shorthaul.offload.record import Farewell, Handle, State
+from tests.offload.records import make_record
 
 
 @pytest.mark.parametrize(
@@ -38,7 +34,9 @@ def test_states_only_move_forward(before, after, is_allowed):
 
 def test_a_record_tells_when_its_last_handle_is_gone():
     tensor, told = torch.ones(4), []
-    record = make_record(tensor, State.STORED, on_forgotten=lambda each: told.append(each.position))
+    record = make_record(tensor, State.STORED)
+    farewell = Farewell(record, told.append)
+    farewell.holdings = record.holdings
     view = find_view(tensor, record.key)
     handles = [Handle(record, view, VersionWitness(tensor)) for _ in range(2)]
     del record
@@ -47,7 +45,8 @@ def test_a_record_tells_when_its_last_handle_is_gone():
     assert told == []
     handles.pop()
     gc.collect()
-    assert told == [0]
+    assert told == [farewell]
+    assert farewell.holdings.state is State.STORED
 
 
 def test_a_handle_notices_a_change_in_place():

@@ -4,34 +4,45 @@ from __future__ import annotations
 
 import threading
 
+import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812
 
-from shorthaul.offload.identity import StorageReference, find_key
 from shorthaul.offload.record import Record, State
 from shorthaul.offload.unfinished import UnfinishedTensors
 from tests.offload.keep_all import require_bit_equal
+from tests.offload.records import make_record
 
 
 def _record() -> tuple[Record, torch.Tensor]:
     tensor = torch.zeros(16)
-    original = StorageReference(tensor.untyped_storage())
-    return Record(find_key(tensor), "label", "scope", original, State.KEPT, 0), tensor
+    return make_record(tensor, State.KEPT), tensor
+
+
+def take_finished(
+    unfinished: UnfinishedTensors, *, is_outside_operators: bool
+) -> list[tuple[Record, torch.Tensor]]:
+    found: list[tuple[Record, torch.Tensor]] = []
+    unfinished.finish(
+        lambda record, content: found.append((record, content)),
+        is_outside_operators=is_outside_operators,
+    )
+    return found
 
 
 def test_an_operator_is_over_when_its_thread_has_begun_another():
     unfinished, (record, tensor) = UnfinishedTensors(), _record()
     unfinished.watch(record, tensor)
-    assert unfinished.take_finished(is_outside_operators=False) == []
+    assert take_finished(unfinished, is_outside_operators=False) == []
     torch.ones(1, requires_grad=True) * 2
-    assert unfinished.take_finished(is_outside_operators=False) == [(record, tensor)]
+    assert take_finished(unfinished, is_outside_operators=False) == [(record, tensor)]
     assert len(unfinished) == 0
 
 
 def test_outside_of_operators_all_are_over():
     unfinished, (record, tensor) = UnfinishedTensors(), _record()
     unfinished.watch(record, tensor)
-    assert unfinished.take_finished(is_outside_operators=True) == [(record, tensor)]
+    assert take_finished(unfinished, is_outside_operators=True) == [(record, tensor)]
 
 
 def test_what_another_thread_does_says_nothing():
@@ -40,7 +51,7 @@ def test_what_another_thread_does_says_nothing():
     other.start()
     other.join()
     torch.ones(1, requires_grad=True) * 2
-    assert unfinished.take_finished(is_outside_operators=False) == []
+    assert take_finished(unfinished, is_outside_operators=False) == []
     assert len(unfinished) == 1
 
 
@@ -48,8 +59,20 @@ def test_a_record_that_nobody_needs_is_not_watched_any_more():
     unfinished, (record, tensor) = UnfinishedTensors(), _record()
     unfinished.watch(record, tensor)
     del record
-    assert unfinished.take_finished(is_outside_operators=False) == []
+    assert take_finished(unfinished, is_outside_operators=False) == []
     assert len(unfinished) == 0
+
+
+def test_one_that_could_not_be_looked_at_is_looked_at_again():
+    unfinished, (record, tensor) = UnfinishedTensors(), _record()
+    unfinished.watch(record, tensor)
+
+    def interrupted(record: Record, content: torch.Tensor) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        unfinished.finish(interrupted, is_outside_operators=True)
+    assert take_finished(unfinished, is_outside_operators=True) == [(record, tensor)]
 
 
 def test_noise_that_rrelu_fills_after_it_was_saved_is_kept(tmp_path):

@@ -15,6 +15,7 @@ from torch.utils import _pytree as pytree
 from torch.utils.checkpoint import checkpoint
 
 from shorthaul.errors import InPlaceChangeError, SpoolFullError, StorageError
+from shorthaul.interrupts import deferred_interrupts
 from shorthaul.offload import regions
 from shorthaul.offload.endurance import WearLimit, estimate_bytes_per_day
 from shorthaul.offload.handing_out import note_handed_out
@@ -89,9 +90,17 @@ class ActivationOffload(contextlib.ContextDecorator):
             self._was_entered = True
             self.policy.prepare()
         hooks = torch.autograd.graph.saved_tensors_hooks(self._pack, self._unpack)
-        hooks.__enter__()
-        self._hooks.append(hooks)
-        regions.enter(self)
+        is_entered = False
+        try:
+            with deferred_interrupts:
+                hooks.__enter__()
+                self._hooks.append(hooks)
+                regions.enter(self)
+                is_entered = True
+        except BaseException:
+            if is_entered:  # then the block, and with it its end, will not be reached
+                self.__exit__(None, None, None)
+            raise
         return self
 
     def __exit__(
@@ -100,9 +109,10 @@ class ActivationOffload(contextlib.ContextDecorator):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        regions.leave(self)
-        self._hooks.pop().__exit__(kind, error, trace)
-        self.store.settle(is_outside_operators=True)
+        with deferred_interrupts:
+            regions.leave(self)
+            self._hooks.pop().__exit__(kind, error, trace)
+            self.store.settle(is_outside_operators=True)
 
     def _pack(self, tensor: torch.Tensor) -> object:
         try:

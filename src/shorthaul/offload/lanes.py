@@ -11,13 +11,13 @@ import errno
 import logging
 import time
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from shorthaul.errors import ActivationLostError, CancelledError, SpoolFullError, StorageError
 from shorthaul.offload.counts import Counts
 from shorthaul.offload.endurance import WearLimit
-from shorthaul.offload.record import Load, Record, State
+from shorthaul.offload.record import Record, State
 from shorthaul.offload.spool import Slot, SpoolSet
 from shorthaul.storage.buffer_pool import Buffer, Bytes
 from shorthaul.storage.engine import Priority, StorageEngine, Ticket
@@ -36,13 +36,13 @@ def submit(
     engine: StorageEngine,
     buffer: Buffer,
     slots: Sequence[Slot],
+    tickets: list[Ticket],
     *,
     is_write: bool,
     priority: Priority = Priority.WRITE,
-) -> Tickets:
-    """Write a buffer to slots, or read it back: one ticket for each slot."""
+) -> None:
+    """Write a buffer to slots, or read it back: one ticket for each slot is added to `tickets`."""
     move = engine.write if is_write else engine.read
-    tickets: list[Ticket] = []
     position = 0
     for slot in slots:
         piece: Buffer | Bytes = buffer
@@ -50,7 +50,6 @@ def submit(
             piece = buffer.memory[position : position + slot.length_bytes]
         tickets.append(move(slot.file, slot.offset_bytes, piece, priority=priority, why=WHY))
         position += slot.length_bytes
-    return tuple(tickets)
 
 
 def wait_for(tickets: Tickets, counts: Counts) -> None:
@@ -78,11 +77,15 @@ def end_quietly(engine: StorageEngine, tickets: Tickets) -> None:
                 error.__traceback__ = None
 
 
+def _nobody() -> None:
+    """In place of a record that is not to be told."""
+
+
 @dataclass(eq=False)
 class _Store:
     """A write under way. It does not keep its record alive."""
 
-    record: weakref.ref[Record]
+    record: Callable[[], Record | None]
     tickets: Tickets
     slots: Slots
     size_bytes: int
@@ -126,29 +129,37 @@ class WriteLane:
 
     def start(self, record: Record, buffer: Buffer, slots: Slots) -> None:
         """Begin to write a record's buffer."""
-        record.slots = slots
-        record.stores = submit(self.engine, buffer, slots, is_write=True)
-        self._stores.append(_Store(weakref.ref(record), record.stores, slots, record.payload_bytes))
-        self.in_flight_bytes += record.payload_bytes
+        tickets: list[Ticket] = []
+        store = _Store(weakref.ref(record), (), slots, record.payload_bytes)
+        try:
+            submit(self.engine, buffer, slots, tickets, is_write=True)
+        except BaseException:  # its slots come back when nothing of it is being written
+            store.record = _nobody
+            record.move_to(State.KEPT)
+            raise
+        finally:
+            store.tickets = tuple(tickets)
+            self._stores.append(store)
+            self.in_flight_bytes += store.size_bytes
+        record.holdings.slots, record.holdings.stores = slots, store.tickets
 
     def write_now(self, record: Record, content: Bytes, slots: Slots) -> bool:
         """Write what was kept in memory, and wait for it; false when the disk did not take it."""
         tickets: list[Ticket] = []
         position = 0
+        held = record.holdings
+        held.slots = slots
         try:
             for slot in slots:
                 piece = content[position : position + slot.length_bytes]
                 position += slot.length_bytes
                 tickets.append(self.engine.write(slot.file, slot.offset_bytes, piece, why=WHY))
             # Of no size, as far as the bytes in flight are concerned: they have no buffer.
-            store = _Store(weakref.ref(record), tuple(tickets), slots, 0)
-            record.slots = slots
-            self._finish(store)
+            self._finish(_Store(weakref.ref(record), tuple(tickets), slots, 0))
         except BaseException:
-            if record.state is State.KEPT and record.slots:  # interrupted, and not failed
-                end_quietly(self.engine, tuple(tickets))
-                self.spools.give(slots)
-                record.slots = ()
+            if record.state is State.KEPT and held.slots:  # interrupted, and not failed
+                held.slots = ()
+                self._stores.append(_Store(_nobody, tuple(tickets), slots, 0))
             raise
         return record.state is State.STORED
 
@@ -158,14 +169,15 @@ class WriteLane:
 
     def withdraw(self, record: Record) -> bool:
         """Call off a store that has not begun; false when it is too late for that."""
-        if len(record.stores) != 1 or not self.engine.cancel(record.stores[0]):
+        held = record.holdings
+        if len(held.stores) != 1 or not self.engine.cancel(held.stores[0]):
             return False
-        store = next(each for each in self._stores if each.tickets is record.stores)
+        store = next(each for each in self._stores if each.tickets is held.stores)
         self._stores.remove(store)
         self.in_flight_bytes -= store.size_bytes
         self.spools.give(store.slots)
         self._counts.cancelled_stores += 1
-        record.slots, record.stores = (), ()
+        held.slots, held.stores = (), ()
         record.move_to(State.KEPT)
         return True
 
@@ -176,22 +188,25 @@ class WriteLane:
 
     def finish_oldest(self) -> None:
         """Wait for the store that was begun first; its memory is given up if it succeeded."""
-        self._finish(self._stores.popleft())
+        self._finish(self._stores[0])
 
     def _finish(self, store: _Store) -> None:
-        self.in_flight_bytes -= store.size_bytes
-        record = store.record()
         try:
             wait_for(store.tickets, self._counts)
         except CancelledError as error:  # the record is gone; a piece may still be on its way
             error.__traceback__ = None
             end_quietly(self.engine, store.tickets)
+            self._take_off(store)
             self.spools.give(store.slots)
             return
         except StorageError as error:
-            self._note_failure(store, record, error)
+            end_quietly(self.engine, store.tickets)
+            self._take_off(store)
+            self._note_failure(store, error)
             return
-        written_bytes = sum(slot.length_bytes for slot in store.slots)
+        self._take_off(store)
+        record = store.record()
+        written_bytes = sum(ticket.length_bytes for ticket in store.tickets)
         self._counts.written_bytes += written_bytes
         if self._wear is not None:
             self._wear.note_written(written_bytes)
@@ -199,14 +214,20 @@ class WriteLane:
             self.spools.give(store.slots)
             return
         record.move_to(State.STORED)
-        record.buffer, record.stores = None, ()
+        record.buffer, record.holdings.stores = None, ()
 
-    def _note_failure(self, store: _Store, record: Record | None, error: StorageError) -> None:
+    def _take_off(self, store: _Store) -> None:
+        """Nothing that can be interrupted is left to do for it."""
+        if self._stores and self._stores[0] is store:
+            self._stores.popleft()
+            self.in_flight_bytes -= store.size_bytes
+
+    def _note_failure(self, store: _Store, error: StorageError) -> None:
         """A write failed: its bytes are still in memory, and stay there.
 
         The slot may be used again only if the disk was full. After any other error it may be bad.
         """
-        end_quietly(self.engine, store.tickets)
+        record = store.record()
         is_full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
         if is_full:
             self.spools.give(store.slots)
@@ -215,7 +236,7 @@ class WriteLane:
         self._failures += 1
         self._counts.refused_stores += 1
         if record is not None:
-            record.slots, record.stores = (), ()
+            record.holdings.slots, record.holdings.stores = (), ()
             if record.state is State.STORING:
                 record.move_to(State.KEPT)
         if self.raises_when_full:
@@ -234,29 +255,39 @@ class ReadLane:
 
     def __init__(self, engine: StorageEngine, spools: SpoolSet, counts: Counts) -> None:
         self.engine = engine
-        self.loading: weakref.WeakSet[Record] = weakref.WeakSet()
+        self._loading: set[weakref.ref[Record]] = set()
         self.loading_bytes = 0  # of their ranges, and of those that died and are not drained yet
         self._spools, self._counts = spools, counts
         self._draining: list[tuple[Tickets, Slots]] = []
 
+    @property
+    def loading(self) -> list[Record]:
+        """The records on their way back that are still needed."""
+        return [record for each in self._loading if (record := each()) is not None]
+
     def start(self, record: Record, buffer: Buffer, priority: Priority) -> None:
         """Begin to read a record into a buffer."""
-        tickets = submit(self.engine, buffer, record.slots, is_write=False, priority=priority)
-        record.load = Load(buffer, tickets)
-        self.loading.add(record)
+        tickets: list[Ticket] = []
+        slots = record.holdings.slots
+        try:
+            submit(self.engine, buffer, slots, tickets, is_write=False, priority=priority)
+        except BaseException:
+            self._draining.append((tuple(tickets), ()))
+            raise
+        record.begin_load(buffer, tuple(tickets))
+        self._loading.add(weakref.ref(record))
         self.loading_bytes += record.size_bytes
 
     def finish(self, record: Record) -> Buffer:
         """The buffer with the record's payload, once all of it is there."""
         load = record.load
         assert load is not None, "only a record that is loading can be finished"
-        record.load = None
-        self.loading.discard(record)
-        self.loading_bytes -= record.size_bytes
         try:
-            wait_for(load.tickets, self._counts)
+            wait_for(load.tickets, self._counts)  # interrupted, it goes on loading
         except StorageError as error:
+            self._take_off(record)
             raise lost(record, str(error)) from error
+        self._take_off(record)
         self._counts.read_bytes += load.buffer.length_bytes
         return load.buffer
 
@@ -267,17 +298,22 @@ class ReadLane:
             return False
         # What was packed first is needed last, or nearly: a wrong guess costs one read.
         record = min(candidates, key=lambda each: each.position)
-        load, record.load = record.load, None
-        self.loading.discard(record)
-        assert load is not None, "a record that is loading has a load"
-        self.loading_bytes -= record.size_bytes
-        end_quietly(self.engine, load.tickets)
-        load.buffer.release()
+        tickets = record.holdings.loads
+        self._take_off(record)
+        self._draining.append((tickets, ()))
+        end_quietly(self.engine, tickets)
         return True
+
+    def _take_off(self, record: Record) -> None:
+        record.end_load()
+        self._loading.discard(weakref.ref(record))
+        self.loading_bytes -= record.size_bytes
 
     def drain(self, loads: Tickets, slots: Slots, loading_bytes: int) -> None:
         """Give slots back once the reads of a record that nobody needs are over."""
         self.loading_bytes -= loading_bytes
+        if loads:
+            self._loading = {each for each in self._loading if each() is not None}
         for ticket in loads:
             self.engine.cancel(ticket)
         self._draining.append((loads, slots))
@@ -296,7 +332,7 @@ class ReadLane:
 
 def lost(record: Record, reason: str) -> ActivationLostError:
     """The error for a record that did not come back as it went."""
-    slot = record.slots[0]
+    slot = record.holdings.slots[0]
     return ActivationLostError(
         record.label, record.scope, str(slot.file.path), slot.offset_bytes, reason.rstrip(".")
     )

@@ -190,7 +190,6 @@ class BackwardOrder:
         self._learned: collections.OrderedDict[tuple[int, ...], list[int]] = (
             collections.OrderedDict()
         )
-        self._pass_of: weakref.WeakKeyDictionary[Record, ForwardPass] = weakref.WeakKeyDictionary()
         self._is_in_backward = False
         self._tag: object = None
         self._last_outline: object = None
@@ -199,12 +198,12 @@ class BackwardOrder:
         """A record was packed; after an unpacking, that begins another forward pass."""
         self.begin_pass_if_needed()
         self.current.add(record, place)
-        self._pass_of[record] = self.current
+        record.forward_pass = self.current
         self.waiting[id(self.current)] = self.current
 
     def note_saved_again(self, record: Record, call: RegionCall | None) -> None:
         """A record was saved by another tensor, in `call` or between regions."""
-        own = self._pass_of.get(record)
+        own = record.forward_pass
         if own is not None:
             region = own.places[record.position].region
             if region is not None and (call is None or call.index != region):
@@ -263,7 +262,7 @@ class BackwardOrder:
     def note_unpacked(self, record: Record) -> Iterator[Record]:
         """A record was unpacked; gives those expected after it, the next one first."""
         self._is_in_backward = True
-        own = self._pass_of.get(record)
+        own = record.forward_pass
         if own is None:
             return iter(())
         self._prepare(own)

@@ -12,15 +12,18 @@ belongs to whoever uses it.
 
 The packed object that autograd keeps is a `Handle`. Its lifetime is the graph's, and a record's is
 that of its handles: a dropped graph, an exception in forward or a finished backward frees what it
-should, with nothing to reset.
+should, with nothing to reset. What a record holds on disk and in the books is in its `Holdings`, which
+outlive it: it dies inside of PyTorch, where Python code would swallow an interrupt, so that a
+`Farewell` tells of it without any, and the store gives back later what was held.
 """
 
 from __future__ import annotations
 
 import enum
 import weakref
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -31,6 +34,9 @@ from shorthaul.offload.identity import StorageKey, StorageReference, VersionWitn
 from shorthaul.offload.spool import Slot
 from shorthaul.storage.buffer_pool import Buffer
 from shorthaul.storage.engine import Ticket
+
+if TYPE_CHECKING:
+    from shorthaul.offload.prefetch import ForwardPass
 
 
 class State(enum.Enum):
@@ -57,35 +63,53 @@ class Load:
 
 
 @dataclass(eq=False)
+class Holdings:
+    """What has to be given back when a record is gone."""
+
+    key: StorageKey
+    original: StorageReference
+    state: State
+    slots: tuple[Slot, ...] = ()
+    stores: tuple[Ticket, ...] = ()
+    loads: tuple[Ticket, ...] = ()
+    counted_bytes: int = 0  # of the range, where it is among the kept ones
+    packed_bytes: int = 0  # of the payload, where it stays in memory packed
+    restored: StorageReference | None = None  # the storage handed out last, if it still lives
+
+
+@dataclass(eq=False)
 class Record:
     """One range of one storage that autograd saved, in one or more tensors."""
 
-    key: StorageKey
     label: str  # what it is, for people: dtype and shape of the first tensor, and its module
     scope: str
-    original: StorageReference
-    state: State
     position: int  # in the order of packing of its forward pass
-    is_counted: bool = False  # whether its bytes are among the kept ones
+    holdings: Holdings
+    forward_pass: ForwardPass | None = None  # the one it was packed in, where that is learned from
     kept: torch.Tensor | None = None  # KEPT: the bytes, in the storage they were found in
     buffer: Buffer | None = None  # STORING, or KEPT after a store that did not happen
-    stores: tuple[Ticket, ...] = ()
-    slots: tuple[Slot, ...] = ()
     payload_bytes: int = 0  # what is written: the range, or the range compressed
     codec: Codec | None = None  # how the payload was compressed, if it was
     dtype: torch.dtype = torch.uint8  # of the numbers that were compressed
     row: Sequence[int] = ()  # and how many of them make a row
     checksum: int = 0  # of the payload
     content_sum: int = 0  # of the range as it was saved
-    restored: StorageReference | None = None  # the storage handed out last, if it still lives
-    held: torch.UntypedStorage | None = None  # the same, kept alive for handles yet to be used
+    held: torch.UntypedStorage | None = None  # handed out last, kept for handles yet to be used
     waiting_handles: int = 0  # that have not been used
-    packed_bytes: int = 0  # of the payload, where it stays in memory packed
     load: Load | None = None  # a prefetch that nobody has asked for yet
     device: torch.device | None = None  # where the bytes go back to, if that is a GPU
     arrival: CopyOut | None = None  # their way from there to the buffer, until it is over
     saved: weakref.ref[torch.Tensor] | None = None  # the tensor on the GPU that was saved first
-    on_forgotten: Callable[[Record], None] | None = field(default=None, repr=False)
+
+    @property
+    def key(self) -> StorageKey:
+        """Which range it is."""
+        return self.holdings.key
+
+    @property
+    def state(self) -> State:
+        """Where its bytes are."""
+        return self.holdings.state
 
     @property
     def size_bytes(self) -> int:
@@ -96,11 +120,23 @@ class Record:
         """Change state, in an allowed direction only."""
         if (self.state, state) not in _ALLOWED:
             raise ValueError(f"a record cannot go from {self.state.value} to {state.value}")
-        self.state = state
+        self.holdings.state = state
 
-    def __del__(self) -> None:
-        if self.on_forgotten is not None:
-            self.on_forgotten(self)
+    def begin_load(self, buffer: Buffer, tickets: tuple[Ticket, ...]) -> None:
+        """Its bytes are on their way back."""
+        self.load, self.holdings.loads = Load(buffer, tickets), tickets
+
+    def end_load(self) -> None:
+        """They are here, or are not wanted any more."""
+        self.load, self.holdings.loads = None, ()
+
+
+class Farewell(weakref.ref[Record]):
+    """Tells when a record is gone, and what it leaves behind; its callback must be written in C."""
+
+    __slots__ = ("holdings",)
+
+    holdings: Holdings
 
 
 class Handle:

@@ -17,16 +17,15 @@ from __future__ import annotations
 
 import collections
 import functools
-import threading
 import time
 import weakref
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import NoReturn
 
 import torch
 
 from shorthaul.errors import OffloadBudgetError
+from shorthaul.interrupts import PatientLock
 from shorthaul.meter import record_kept
 from shorthaul.offload.compression import Codec
 from shorthaul.offload.counts import Counts
@@ -34,13 +33,13 @@ from shorthaul.offload.device_copies import DeviceCopier
 from shorthaul.offload.device_lane import DeviceLane
 from shorthaul.offload.endurance import WearLimit
 from shorthaul.offload.identity import StorageKey, StorageReference, bytes_of_range
-from shorthaul.offload.lanes import WHY, ReadLane, Slots, Tickets, WriteLane, lost, submit
+from shorthaul.offload.lanes import WHY, ReadLane, WriteLane, end_quietly, lost, submit
 from shorthaul.offload.payload import Payload, Payloads
-from shorthaul.offload.record import Record, State
+from shorthaul.offload.record import Farewell, Holdings, Record, State
 from shorthaul.offload.spool import Slot, SpoolSet, round_to_blocks
 from shorthaul.offload.unfinished import UnfinishedTensors
 from shorthaul.storage.buffer_pool import Buffer, BufferPool, choose_class_bytes
-from shorthaul.storage.engine import Priority, StorageEngine
+from shorthaul.storage.engine import Priority, StorageEngine, Ticket
 
 # How long to wait for memory that nobody is known to need before the budget is called too small.
 PATIENCE_ROUNDS, PATIENCE_SECONDS = 50, 0.004
@@ -49,21 +48,6 @@ LONGEST_READ_AHEAD = 64
 # Storages known to outlive their graphs are looked through for dead ones when there are more of them
 # than this, and then when they have doubled.
 SMALLEST_LIVING_LIMIT = 64
-
-
-@dataclass(frozen=True)
-class _Remains:
-    """What a record that nobody needs any more leaves behind."""
-
-    state: State
-    key: StorageKey
-    slots: Slots
-    stores: Tickets
-    loads: Tickets
-    loading_bytes: int
-    counted_bytes: int
-    packed_bytes: int
-    original: StorageReference
 
 
 class ActivationStore:
@@ -90,7 +74,8 @@ class ActivationStore:
         self.budget_bytes = budget_bytes
         self.in_flight_bytes, self.prefetch_bytes = in_flight_bytes, prefetch_bytes
         self.has_checksums, self.packed_limit_bytes = has_checksums, packed_limit_bytes
-        self.lock = threading.RLock()
+        # While it is held, interrupts wait: no step here leaves half of what it does.
+        self.lock = PatientLock(is_reentrant=True)
         self.counts = Counts()
         self.payloads = Payloads(codec, self.counts)
         # Every event here asks what is done: nobody else has to be woken for it.
@@ -100,12 +85,11 @@ class ActivationStore:
         )
         self.reads = ReadLane(reader, spools, self.counts)
         self.devices = None if copier is None else DeviceLane(copier, self.writes, self.payloads)
-        self._records: weakref.WeakValueDictionary[StorageKey, Record] = (
-            weakref.WeakValueDictionary()
-        )
-        self._held: weakref.WeakSet[Record] = weakref.WeakSet()
-        # Appended to from wherever a record dies, perhaps inside this class: no lock, no allocation.
-        self._forgotten: collections.deque[_Remains] = collections.deque()
+        self._records: dict[StorageKey, Farewell] = {}  # the last one of each range
+        self._farewells: dict[int, Farewell] = {}  # of all records: nobody else keeps them
+        self._held: set[weakref.ref[Record]] = set()
+        # Appended to from wherever a record dies, perhaps inside this class: no lock, no Python.
+        self._forgotten: collections.deque[Farewell] = collections.deque()
         self._living: dict[int, StorageReference] = {}
         self._living_limit = SMALLEST_LIVING_LIMIT
         self._unfinished = UnfinishedTensors()
@@ -157,7 +141,8 @@ class ActivationStore:
         `.data` do not), so a version alone does not prove that the bytes are those that were saved.
         Their sum does: it is read at memory speed, and only when something is saved again.
         """
-        record = self._records.get(key)
+        farewell = self._records.get(key)
+        record = None if farewell is None else farewell()
         if record is None or record.kept is not None:
             return record
         if record.saved is not None:  # on a GPU the host would have to wait for a sum
@@ -257,10 +242,10 @@ class ActivationStore:
         buffer = self._take_buffer(payload.length_bytes, is_store=False)
         record = self._make_record(tensor, key, State.KEPT, scope, position)
         self.payloads.fill(record, buffer, payload, tensor)
-        record.packed_bytes = record.payload_bytes
-        self._packed_bytes += record.packed_bytes
+        record.holdings.packed_bytes = record.payload_bytes
+        self._packed_bytes += record.payload_bytes
         self.counts.packed += 1
-        self.counts.packed_bytes += record.packed_bytes
+        self.counts.packed_bytes += record.payload_bytes
         if not tensor.requires_grad:
             self._unfinished.watch(record, bytes_of_range(tensor, key))
         return record
@@ -269,9 +254,11 @@ class ActivationStore:
         self, tensor: torch.Tensor, key: StorageKey, state: State, scope: str, position: int
     ) -> Record:
         label = _describe(tensor.dtype, tensor.shape)
-        original = StorageReference(tensor.untyped_storage())
-        record = Record(key, label, scope, original, state, position, on_forgotten=self._forget)
-        self._records[key] = record
+        holdings = Holdings(key, StorageReference(tensor.untyped_storage()), state)
+        record = Record(label, scope, position, holdings)
+        farewell = Farewell(record, self._forgotten.append)
+        farewell.holdings = holdings
+        self._farewells[id(farewell)] = self._records[key] = farewell
         self._saved_bytes += key.length_bytes
         self.counts.peak_saved_bytes = max(self.counts.peak_saved_bytes, self._saved_bytes)
         return record
@@ -296,19 +283,21 @@ class ActivationStore:
             self.settle(is_outside_operators=True)
             if record.kept is not None:
                 return record.kept.untyped_storage(), record.key.start_bytes
-            storage = None if record.restored is None else record.restored.revive(record.size_bytes)
+            restored = record.holdings.restored
+            storage = None if restored is None else restored.revive(record.size_bytes)
             if storage is not None:
                 self._hold(record, storage)
                 return storage, 0
             if record.buffer is not None:
                 storage = self._forward(record, record.buffer)
             else:
-                original = record.original.revive(record.key.start_bytes + record.size_bytes)
+                needed_bytes = record.key.start_bytes + record.size_bytes
+                original = record.holdings.original.revive(needed_bytes)
                 if original is not None:
                     self.counts.found_alive += 1
                     return original, record.key.start_bytes
                 storage = self._finish_load(record)
-            record.restored = StorageReference(storage)
+            record.holdings.restored = StorageReference(storage)
             self._hold(record, storage)
             return storage, 0
 
@@ -333,23 +322,30 @@ class ActivationStore:
 
     def _has_to_be_read(self, record: Record) -> bool:
         """Whether the bytes are on disk alone, and not on their way yet."""
+        held = record.holdings
         return (
-            record.state is State.STORED
+            held.state is State.STORED
             and record.load is None
-            and (record.restored is None or not record.restored.is_alive)
-            and not record.original.is_alive
+            and (held.restored is None or not held.restored.is_alive)
+            and not held.original.is_alive
         )
 
     def _hold(self, record: Record, storage: torch.UntypedStorage) -> None:
         """Keep what came back while other nodes have yet to ask for it, within the read window."""
         if record.waiting_handles <= 0:
             record.held = None
-            self._held.discard(record)
+            self._held.discard(weakref.ref(record))
         elif record.held is None:
-            held_bytes = sum(each.size_bytes for each in self._held)
+            held_bytes = sum(each.size_bytes for each in self._holders())
             if held_bytes + record.size_bytes <= self.prefetch_bytes:
                 record.held = storage
-                self._held.add(record)
+                self._held.add(weakref.ref(record))
+
+    def _holders(self) -> list[Record]:
+        """The records that hold what came back."""
+        found = [(each, each()) for each in self._held]
+        self._held.difference_update([each for each, record in found if record is None])
+        return [record for _, record in found if record is not None]
 
     def _forward(self, record: Record, buffer: Buffer) -> torch.UntypedStorage:
         """Hand out the buffer that is being written; a store that has not begun is called off."""
@@ -409,11 +405,11 @@ class ActivationStore:
 
     def _let_go(self, wanted: Record | None) -> bool:
         """Stop holding one record for nodes that will ask for it again; they read it again."""
-        record = next((each for each in self._held if each is not wanted), None)
+        record = next((each for each in self._holders() if each is not wanted), None)
         if record is None:
             return False
         record.held = None
-        self._held.discard(record)
+        self._held.discard(weakref.ref(record))
         return True
 
     def _make_leave(self, wanted: Record | None) -> bool:
@@ -422,14 +418,18 @@ class ActivationStore:
         A plan keeps what fits beside the rest of the step that it was made for. In another step
         there may be more of the rest.
         """
+        living = [each() for each in self._farewells.values()]
         kept = [
-            each for each in self._records.values() if each is not wanted and self._can_leave(each)
+            each
+            for each in living
+            if each is not None and each is not wanted and self._can_leave(each)
         ]
         if not kept:
             return False
         # What was packed first is needed last; what a backward pass saved is needed soon.
         record = min(kept, key=lambda each: (each.position < 0, each.position))
-        slots = self.writes.take_slots(record.packed_bytes or record.size_bytes)
+        held = record.holdings
+        slots = self.writes.take_slots(held.packed_bytes or record.size_bytes)
         if slots is None:
             return False
         if record.kept is None:
@@ -441,11 +441,9 @@ class ActivationStore:
             record.checksum = record.content_sum = self.payloads.sum_of(record.kept)
         if self.writes.write_now(record, content, slots):
             record.kept = None
-            self._packed_bytes -= record.packed_bytes
-            record.packed_bytes = 0
-            if record.is_counted:
-                record.is_counted = False
-                self._change_kept(-record.size_bytes)
+            self._packed_bytes -= held.packed_bytes
+            self._change_kept(-held.counted_bytes)
+            held.packed_bytes = held.counted_bytes = 0
             self.counts.kept_and_written += 1
         return True
 
@@ -454,8 +452,9 @@ class ActivationStore:
         if record.state is not State.KEPT or self._unfinished.watches(record):
             return False
         if record.kept is not None:
-            return record.is_counted and record.kept.is_cpu
-        is_used = record.restored is not None and record.restored.is_alive
+            return record.holdings.counted_bytes > 0 and record.kept.is_cpu
+        restored = record.holdings.restored
+        is_used = restored is not None and restored.is_alive
         return record.buffer is not None and record.arrival is None and not is_used
 
     def _raise_no_room(self, length_bytes: int) -> NoReturn:
@@ -500,10 +499,9 @@ class ActivationStore:
     def settle(self, *, is_outside_operators: bool = False) -> None:
         """Take note of finished stores and of records that nobody needs any more."""
         with self.lock:
-            for record, content in self._unfinished.take_finished(
-                is_outside_operators=is_outside_operators
-            ):
-                self._keep_if_changed(record, content)
+            self._unfinished.finish(
+                self._keep_if_changed, is_outside_operators=is_outside_operators
+            )
             while self._forgotten:
                 self._bury(self._forgotten.popleft())
             if self.devices is not None:
@@ -516,8 +514,13 @@ class ActivationStore:
     def move(self, buffer: Buffer, slots: Sequence[Slot], *, is_write: bool) -> None:
         """Write a buffer to slots, or read it back, and wait for it."""
         engine = self.writes.engine if is_write else self.reads.engine
-        for ticket in submit(engine, buffer, slots, is_write=is_write):
-            ticket.wait()
+        tickets: list[Ticket] = []
+        try:
+            submit(engine, buffer, slots, tickets, is_write=is_write)
+            for ticket in tickets:
+                ticket.wait()
+        finally:
+            end_quietly(engine, tuple(tickets))
 
     def wait_until_idle(self) -> None:
         """Return when no store is under way any more."""
@@ -531,22 +534,12 @@ class ActivationStore:
         with self.lock:
             self._closing()
 
-    def _forget(self, record: Record) -> None:
-        self._forgotten.append(
-            _Remains(
-                record.state,
-                record.key,
-                record.slots,
-                record.stores,
-                () if record.load is None else record.load.tickets,
-                0 if record.load is None else record.size_bytes,
-                record.size_bytes if record.is_counted else 0,
-                record.packed_bytes,
-                record.original,
-            )
-        )
-
-    def _bury(self, remains: _Remains) -> None:
+    def _bury(self, farewell: Farewell) -> None:
+        """Give back what a record held that nobody needs any more."""
+        del self._farewells[id(farewell)]
+        remains = farewell.holdings
+        if self._records.get(remains.key) is farewell:
+            del self._records[remains.key]
         self._saved_bytes -= remains.key.length_bytes
         self._packed_bytes -= remains.packed_bytes
         if remains.counted_bytes:
@@ -557,9 +550,10 @@ class ActivationStore:
             for ticket in remains.stores:
                 self.writes.engine.cancel(ticket)  # its slots come back with the store
         elif remains.slots:
-            self.reads.drain(remains.loads, remains.slots, remains.loading_bytes)
+            loading_bytes = remains.key.length_bytes if remains.loads else 0
+            self.reads.drain(remains.loads, remains.slots, loading_bytes)
 
-    def _note_living(self, remains: _Remains) -> None:
+    def _note_living(self, remains: Holdings) -> None:
         self._living[remains.key.storage] = remains.original
         if len(self._living) > self._living_limit:
             self._living = {at: each for at, each in self._living.items() if each.is_alive}
@@ -573,7 +567,7 @@ class ActivationStore:
             self._count_kept(record)
 
     def _count_kept(self, record: Record) -> None:
-        record.is_counted = True
+        record.holdings.counted_bytes = record.size_bytes
         self._change_kept(record.size_bytes)
         self.counts.kept += 1
         self.counts.kept_bytes += record.size_bytes

@@ -8,8 +8,10 @@ those are looked at a second time, once the operator is over, before they are le
 
 from __future__ import annotations
 
+import itertools
 import threading
 import weakref
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -35,42 +37,38 @@ class UnfinishedTensors:
     """Keeps the memory of some saved tensors until their operator is over."""
 
     def __init__(self) -> None:
-        self._watched: list[_Watched] = []
+        self._watched: dict[int, _Watched] = {}
+        self._numbers = itertools.count()
 
     def __len__(self) -> int:
         return len(self._watched)
 
     def watch(self, record: Record, content: torch.Tensor) -> None:
         """An operator is saving `content`, which was copied for `record`."""
-        self._watched.append(
-            _Watched(
-                weakref.ref(record),
-                content,
-                threading.get_ident(),
-                _get_sequence_nr(),
-            )
+        self._watched[next(self._numbers)] = _Watched(
+            weakref.ref(record), content, threading.get_ident(), _get_sequence_nr()
         )
 
     def watches(self, record: Record) -> bool:
         """Whether the operator that saved it may still be running."""
-        return any(each.record() is record for each in self._watched)
+        return any(each.record() is record for each in self._watched.values())
 
-    def take_finished(self, *, is_outside_operators: bool) -> list[tuple[Record, torch.Tensor]]:
-        """Records that are still needed and whose operators are over, with their content now.
+    def finish(
+        self,
+        look_again: Callable[[Record, torch.Tensor], None],
+        *,
+        is_outside_operators: bool,
+    ) -> None:
+        """Show those that are still needed and whose operators are over, with their content now.
 
         The number that each operator draws when it starts tells one from the next. Outside of
-        operators, as in a backward pass, all are over.
+        operators, as in a backward pass, all are over. One for which `look_again` raises is shown
+        again the next time.
         """
-        if not self._watched:
-            return []
-        watched, self._watched = self._watched, []
-        finished: list[tuple[Record, torch.Tensor]] = []
-        for each in watched:
+        for number, each in list(self._watched.items()):
             record = each.record()
-            if record is None:
-                continue
-            if is_outside_operators or each.is_over:
-                finished.append((record, each.content))
-            else:
-                self._watched.append(each)
-        return finished
+            if record is not None:
+                if not is_outside_operators and not each.is_over:
+                    continue
+                look_again(record, each.content)
+            del self._watched[number]
