@@ -25,6 +25,7 @@ def methods_of(kernels: set[str]) -> set[str]:
     return {name.split("_")[1].rstrip("24") for name in kernels}
 
 
+@pytest.mark.timeout(900)  # with a cold cache dozens of kernels are compiled
 def test_every_method_here() -> None:
     launched: set[str] = set()
     for case in select_cases(0, 10):
@@ -35,6 +36,7 @@ def test_every_method_here() -> None:
         assert any(name.endswith("_pairs") for name in launched)
 
 
+@pytest.mark.timeout(900)
 @pytest.mark.skipif(this_machine().name != "avx512", reason="there is nothing to hold back")
 def test_every_method_held_to_avx2() -> None:
     run_held_to_avx2(0, 8)
@@ -62,6 +64,7 @@ def test_the_check_fails_on_wrong_numbers(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(3600)
 @pytest.mark.parametrize("seed", range(1, 9))
 def test_many_here(seed: int) -> None:
     for case in select_cases(seed, 40):
@@ -69,6 +72,7 @@ def test_many_here(seed: int) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(3600)
 @pytest.mark.skipif(this_machine().name != "avx512", reason="there is nothing to hold back")
 @pytest.mark.parametrize("seed", range(1, 9))
 def test_many_held_to_avx2(seed: int) -> None:
