@@ -1,6 +1,8 @@
 """Files of every format open as tensors, and only the rows asked for are read."""
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -184,3 +186,38 @@ def test_scales_and_dtypes_of_a_quantised_file_are_checked(tmp_path, rows, scale
     write_quantised(tmp_path / "x.safetensors", rows, scales, seen)
     with pytest.raises(TableFormatError, match="are no quantised table"):
         sh.open(tmp_path / "x.safetensors")
+
+
+@pytest.mark.parametrize("where", ["disk", "memory"])
+@pytest.mark.parametrize("ask", ["gather", "prefetch", "gather_reduce", "gather_linear"])
+def test_a_child_whose_parent_used_many_threads_gathers(tmp_path: Path, where, ask) -> None:
+    """PyTorch's operators on many ids would wait there for threads that only the parent has."""
+    if where == "memory" and ask == "prefetch":
+        pytest.skip("it gathers at once")
+    script = f"""
+import os, signal, numpy as np, torch, shorthaul as sh
+torch.set_num_threads(2)
+rows = torch.arange(600.0).view(200, 3)
+np.save({str(tmp_path / "x.npy")!r}, rows.numpy())
+u = sh.open({str(tmp_path / "x.npy")!r}) if {where!r} == "disk" else sh.unified(rows)
+ids = torch.arange(100_000, dtype=torch.int32) % 200
+pointers = torch.arange(0, 100_001)
+weight = torch.eye(3)
+torch.randn(1_000_000).exp()  # the parent's pool
+calls = dict(
+    gather=lambda: u[ids],
+    prefetch=lambda: u.prefetch(ids).wait(),
+    gather_reduce=lambda: u.gather_reduce(pointers, ids),
+    gather_linear=lambda: u.gather_linear(ids, weight),
+)
+child = os.fork()
+if child == 0:
+    signal.alarm(60)
+    found = calls[{ask!r}]()
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    os._exit(0 if torch.equal(found, rows[ids]) and threads == 2 else 3)
+raise SystemExit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+    ended = subprocess.run([sys.executable, "-c", script], check=False, capture_output=True)
+    assert ended.returncode == 0, ended.stderr.decode()

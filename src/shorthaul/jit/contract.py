@@ -46,8 +46,9 @@ def emit_caller(function: Function) -> str:
                 _out_shape = out.shape
                 _holds = (
                     x.dtype is _torch.float32 and x.is_cpu and (_x_pointer or not x.numel())
-                    and x.is_contiguous() and len(_x_shape) == 1
+                    and not x.is_neg() and x.is_contiguous() and len(_x_shape) == 1
                     and out.dtype is _torch.float32 and out.is_cpu and (_out_pointer or not out.numel())
+                    and not out.is_neg()
                     and out.is_contiguous() and len(_out_shape) == 1 and _out_shape[0] == n
                 )
             except Exception as _error:
@@ -152,6 +153,7 @@ def _tensor_conditions(tensor: TensorArgument, bound: set[str]) -> list[str]:
         f"{name}.dtype is _{tensor.dtype}",
         f"{name}.is_cpu",
         f"(_{name}_pointer or not {name}.numel())",
+        f"not {name}.is_neg()",
     ]
     layout = [f"{name}.is_contiguous()"] if tensor.is_contiguous else []
     if tensor.shape is not None:
@@ -212,6 +214,8 @@ def _broken_tensor(
     if not value.is_cpu or value.layout is not torch.strided or value.is_nested:
         nested = "nested " if value.is_nested else ""
         return "a dense CPU tensor", f"{nested}{value.layout} on {value.device}"
+    if value.is_neg():
+        return "memory that holds the values themselves", "a negated view"
     if not _has_memory(value):
         return "a tensor with memory of its own", f"a {type(value).__name__} without"
     if argument.is_contiguous and not value.is_contiguous():

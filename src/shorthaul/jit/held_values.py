@@ -16,12 +16,21 @@ from shorthaul.errors import KernelArgumentError
 def held_values(tensor: torch.Tensor, name: str) -> torch.Tensor:
     """`tensor` itself, or a copy where its memory holds something else than its values.
 
+    What has no memory at all, and is called `name` in the error, is refused.
+    """
+    if not tensor._is_zerotensor():
+        require_memory(tensor, name)
+    return resolve(tensor)
+
+
+def resolve(tensor: torch.Tensor) -> torch.Tensor:
+    """`tensor` without the bits that say that its values are others than its memory holds.
+
     A conjugate or negated view has the memory of what it is a view of, and a bit that says what to
-    do with it; torch's own zero tensors, which come as gradients, have no memory at all.
+    do with it; torch's own zero tensors, which come as gradients, have no memory.
     """
     if tensor._is_zerotensor():
         return tensor.clone()
-    require_memory(tensor, name)
     return tensor.resolve_conj().resolve_neg()
 
 

@@ -12,13 +12,17 @@ import ctypes
 import functools
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ParamSpec, TypeVar
 
 import torch
 
 from shorthaul.fallbacks import note_fallback
+
+Arguments = ParamSpec("Arguments")
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
@@ -70,6 +74,35 @@ def _note_fork() -> None:
 
 
 os.register_at_fork(after_in_child=_note_fork)
+
+
+def is_forked_child() -> bool:
+    """Whether this process was forked from one that had imported the library."""
+    return _is_forked_child
+
+
+@contextlib.contextmanager
+def one_thread() -> Iterator[None]:
+    """PyTorch's operators keep to this thread: in a forked child, its pool has no others."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def alone_after_fork(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
+    """Have `function` use one thread, also for PyTorch's operators, where this is a forked child."""
+
+    @functools.wraps(function)
+    def run(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
+        if not _is_forked_child:
+            return function(*args, **kwargs)
+        with one_thread():
+            return function(*args, **kwargs)
+
+    return run
 
 
 _limits = threading.local()

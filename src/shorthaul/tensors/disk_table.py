@@ -37,6 +37,7 @@ from shorthaul.errors import (
     StorageError,
     WaitTimeoutError,
 )
+from shorthaul.jit.runtime import alone_after_fork
 from shorthaul.meter import record_move
 from shorthaul.storage import (
     Buffer,
@@ -107,14 +108,17 @@ class DiskTable(RowTable):
         self._scales = self._read_scales(layout.scales)
         _tables.add(self)
 
+    @alone_after_fork
     def gather(self, ids: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
         """The rows that `ids` name, in that order: a tensor of its own, or `out`."""
         return self._start(ids, out, Priority.DEMAND).wait()
 
+    @alone_after_fork
     def prefetch(self, ids: torch.Tensor) -> GatherTicket:
         """Start reading; what exceeds the buffers is read when the ticket is waited for."""
         return self._start(ids, None, Priority.PREFETCH)
 
+    @alone_after_fork
     def gather_reduce(
         self,
         pointers: torch.Tensor,
@@ -132,6 +136,7 @@ class DiskTable(RowTable):
         self._add(rows_asked=len(ids) - len(unique))
         return result if out is None else out
 
+    @alone_after_fork
     def gather_linear(
         self,
         ids: torch.Tensor,
@@ -165,6 +170,7 @@ class DiskTable(RowTable):
         """Rows `start` to `stop`, read now."""
         return self.gather(torch.arange(start, stop, dtype=torch.int64, device="cpu"))
 
+    @alone_after_fork
     def expect(self, ids: torch.Tensor) -> None:
         """Tell the cache that a later gather, after those told before, will ask for `ids`."""
         if self.cache is not None:
@@ -298,6 +304,7 @@ class DiskTicket(GatherTicket):
         """Whether `wait` would return, or raise, at once."""
         return self._rows is not None or self._error is not None
 
+    @alone_after_fork
     def wait(self) -> torch.Tensor:
         """The rows, or the error that kept them away."""
         with self._lock:

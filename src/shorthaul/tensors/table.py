@@ -22,6 +22,7 @@ from typing import Literal
 import torch
 
 from shorthaul.errors import RowArgumentError
+from shorthaul.jit.runtime import alone_after_fork, is_forked_child, one_thread
 from shorthaul.meter import record_move
 from shorthaul.tensors import host_kernels
 from shorthaul.tensors.host_kernels import plain_ids, require_ids
@@ -203,10 +204,15 @@ class HostTable(RowTable):
 
     def gather(self, ids: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
         """The rows that `ids` name, in that order: a tensor of its own, or `out`."""
-        rows = host_kernels.gather(self.stored, ids, out)
+        if is_forked_child():  # asked here: a wrapper would cost every small gather more
+            with one_thread():
+                rows = host_kernels.gather(self.stored, ids, out)
+        else:
+            rows = host_kernels.gather(self.stored, ids, out)
         self.count(ids.shape[0])
         return rows if out is None else out
 
+    @alone_after_fork
     def gather_reduce(
         self,
         pointers: torch.Tensor,
@@ -221,6 +227,7 @@ class HostTable(RowTable):
         self.count(len(ids))
         return rows if out is None else out
 
+    @alone_after_fork
     def gather_linear(
         self,
         ids: torch.Tensor,
@@ -233,6 +240,7 @@ class HostTable(RowTable):
         self.count(len(ids))
         return rows if out is None else out
 
+    @alone_after_fork
     def scatter_(self, ids: torch.Tensor, rows: torch.Tensor) -> None:
         """Write over the rows that `ids` name; of repeated ids the last one wins."""
         host_kernels.scatter(self.stored, ids, rows)
