@@ -1,0 +1,292 @@
+"""What `test_sanitized` runs: kernels over ordinary and hostile inputs, compared with plain results.
+
+`python -m tests.hostile.sanitized_programs sampling` runs one of them and prints "finished".
+"""
+
+import contextlib
+import itertools
+import os
+import random
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import torch
+
+from shorthaul.errors import RowIndexError, ShorthaulError
+from shorthaul.graphs import NeighbourSampler, RelationalGraph, index_kernels, plain_indexes
+from shorthaul.graphs import neighbour_sampler as sampler_module
+from shorthaul.jit import CppSource, Function, NumberArgument, load_kernel
+from shorthaul.storage import open_file
+from shorthaul.storage.uring_engine import UringEngine
+from shorthaul.tensors import host_kernels, plain_rows
+from shorthaul.tensors.stored_rows import StoredRows
+from tests.graphs.sampled_graphs import random_graph, same_samples, verify_sample
+from tests.hostile.damage import damage_bytes
+from tests.hostile.hostile_files import KINDS, read_hostile, write_good
+
+INDEXES = ("relation", "target", "source", "pairs_source", "pairs_target")
+
+
+def run_sampling() -> None:
+    """All hops, both tables of ids, both dtypes, hubs, repeated edges, memory and disk."""
+    fans = ([4, 3], [-1, 0, 2], [{0: 2, 1: -1, 2: 0}, 70], [10**6], [])
+    with tempfile.TemporaryDirectory() as folder:
+        for dtype, hashed_from in itertools.product((torch.int32, torch.int64), (0, 2**23)):
+            sampler_module.HASHED_FROM_NODES = hashed_from
+            graph = _with_hubs(dtype)
+            place = graph.save(Path(folder) / f"{dtype}-{hashed_from}")
+            opened = RelationalGraph.open(place)
+            for fan, replace, resample in itertools.product(fans, (False, True), (False, True)):
+                if replace and fan == [10**6]:
+                    continue
+                options = {"replace": replace, "resample": resample}
+                one, other = (NeighbourSampler(each, fan, **options) for each in (graph, opened))
+                for number, seeds in enumerate((range(0, 300, 2), [7, 7, 0], [])):
+                    for threads in (1, 3):
+                        sample = one.sample(seeds, number=number, threads=threads)
+                        verify_sample(graph, sample)
+                        on_disk = other.sample(seeds, number=number, threads=threads)
+                        assert same_samples(sample, on_disk) == ""
+
+
+def run_indexes() -> None:
+    """Every index against plain PyTorch, in shapes that are cut into chunks and that are not."""
+    generator = torch.Generator().manual_seed(1)
+    shapes = (
+        (1, 0, 1),
+        (1, 1, 1),
+        (3, 500, 2),
+        (70_000, 9_000, 3),
+        (20, 40_000, 700),
+        (5000, 30_000, 40),
+    )
+    for dtype, threads, (nodes, edges, kinds) in itertools.product(
+        (torch.int32, torch.int64), (1, 4), shapes
+    ):
+        torch.set_num_threads(threads)
+        graph = RelationalGraph.from_edges(
+            torch.randint(nodes, (edges,), generator=generator),
+            torch.randint(nodes, (edges,), generator=generator),
+            torch.randint(kinds, (edges,), generator=generator),
+            num_nodes=nodes,
+            num_relations=kinds,
+            index_dtype=dtype,
+        )
+        relation = plain_indexes.sort_relations(graph.relation, graph.source, graph.target, kinds)
+        _require_equal(graph.by_relation(), relation)
+        rows = plain_indexes.sort_rows(
+            relation.targets, relation.sources, relation.edges, relation.pointers, nodes
+        )
+        _require_equal(graph.by_target(), rows)
+        pairs = plain_indexes.find_pairs(
+            rows.pointers, rows.relations, rows.edges, relation.pointers
+        )
+        _require_equal(graph.pairs("target"), pairs)
+        graph.pairs("source")
+        for value in (-1, nodes, -(2**31), 2**31 - 1):
+            values = graph.source.clone()
+            if edges:
+                values[edges // 2] = value
+            found = index_kernels.find_outside(values, nodes)
+            assert found == (edges // 2 if edges else None)
+
+
+def run_readers() -> None:
+    """Every reader over good files and damaged ones."""
+    chance = random.Random(5)
+    with tempfile.TemporaryDirectory() as folder:
+        for kind in KINDS:
+            for number in range(60):
+                place = write_good(kind, Path(folder) / f"{kind}-{number}")
+                if number:
+                    damage_bytes(place, chance)
+                with contextlib.suppress(ShorthaulError, OSError, MemoryError):
+                    read_hostile(kind, place)
+
+
+def run_rows() -> None:
+    """Gathers, sums, products and writes of rows, with ids in range and out of it."""
+    generator = torch.Generator().manual_seed(2)
+    for dtype, width in itertools.product(
+        (torch.float32, torch.float64, torch.bfloat16, torch.float16), (1, 3, 8, 33, 130)
+    ):
+        values = torch.randn(57, width, generator=generator).to(dtype)
+        rows = StoredRows(values, dtype)
+        for count, id_dtype in itertools.product((0, 1, 5, 700), (torch.int32, torch.int64)):
+            ids = torch.randint(-57, 57, (count,), generator=generator).to(id_dtype)
+            assert torch.equal(host_kernels.gather(rows, ids), values[ids.long()])
+            pointers = torch.tensor([0, 0, count // 2, count, count])
+            weight = torch.randn(7, width, generator=generator).to(dtype)
+            for op in ("sum", "mean", "max"):
+                host_kernels.gather_reduce(rows, pointers, ids, op)
+            host_kernels.gather_linear(rows, ids, weight)
+            written = StoredRows(values.clone(), dtype)
+            host_kernels.scatter(written, ids, values[ids.long()])
+            assert torch.equal(written.values, values)
+            if count:
+                for wrong in (57, -58, 2**31 - 1, -(2**31)):
+                    ids[count // 2] = wrong
+                    for use in (
+                        lambda: host_kernels.gather(rows, ids),  # noqa: B023
+                        lambda: host_kernels.gather_reduce(rows, pointers, ids, "sum"),  # noqa: B023
+                        lambda: host_kernels.gather_linear(rows, ids, weight),  # noqa: B023
+                        lambda: host_kernels.scatter(written, ids, values[:1].expand(count, -1)),  # noqa: B023
+                    ):
+                        with _expecting(RowIndexError):
+                            use()
+    large = StoredRows(torch.randn(4096, 1024, generator=generator), torch.float32)
+    ids = torch.randint(4096, (6000,), generator=generator)
+    assert torch.equal(host_kernels.gather(large, ids), plain_rows.gather(large, ids))
+    quantised = torch.randint(-128, 127, (40, 19), generator=generator).to(torch.int8)
+    scales = torch.rand(40, generator=generator)
+    rows = StoredRows(quantised, torch.float32, scales)
+    ids = torch.randint(40, (91,), generator=generator)
+    torch.testing.assert_close(host_kernels.gather(rows, ids), plain_rows.gather(rows, ids))
+
+
+def run_relational() -> None:
+    """A layer with attention, forward and backward, on repeated edges and nodes without any."""
+    import shorthaul as sh
+
+    graph = random_graph(50, 700, 3, dtype=torch.int32)
+    torch.manual_seed(0)
+    for layer in (sh.relational.RGATConv(5, 7, 3), sh.relational.RGCNConv(5, 7, 3)):
+        x = torch.randn(50, 5, requires_grad=True)
+        layer(x, graph).square().sum().backward()
+        assert x.grad is not None
+        assert bool(torch.isfinite(x.grad).all())
+
+
+def run_ring() -> None:
+    """Threads that ask, wait, cancel and write at one time, and an engine closed under them."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "rows"
+        content = torch.arange(2**18, dtype=torch.int32).view(torch.uint8)
+        path.write_bytes(content.numpy().tobytes())
+        for _ in range(3):
+            _use_ring(UringEngine(depth=8, in_flight_bytes=2**19), path, content)
+
+
+def _use_ring(engine: UringEngine, path: Path, content: torch.Tensor) -> None:
+    failed: list[BaseException] = []
+
+    def work(seed: int) -> None:
+        chance = random.Random(seed)
+        file = open_file(path, "read")
+        try:
+            for _ in range(40):
+                start = chance.randrange(0, len(content) - 70_000)
+                out = torch.zeros(chance.choice((1, 4096, 65_536)), dtype=torch.uint8)
+                ticket = engine.read(file, start, out)
+                if chance.random() < 0.3:
+                    engine.cancel(ticket)
+                    with contextlib.suppress(ShorthaulError):
+                        ticket.wait()
+                else:
+                    ticket.wait()
+                    assert torch.equal(out, content[start : start + len(out)])
+        except BaseException as error:
+            failed.append(error)
+        finally:
+            file.close()
+
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join()
+    file = open_file(path, "read")
+    left = [engine.read(file, 0, torch.zeros(65_536, dtype=torch.uint8)) for _ in range(6)]
+    engine.close()
+    for ticket in left:
+        with contextlib.suppress(ShorthaulError):
+            ticket.wait()
+    file.close()
+    if failed:
+        raise failed[0]
+
+
+def _run_text(text: str) -> None:
+    kernel = load_kernel(
+        CppSource("fault", text, (Function("fault", (NumberArgument("size", "int64"),), "int64"),))
+    )
+    print(kernel.fault(8))
+
+
+def run_overflow() -> None:
+    """A read past the end."""
+    _run_text(
+        "#include <vector>\n"
+        "int64_t fault(int64_t size) { std::vector<int64_t> each(size); return *(each.data() + size); }"
+    )
+
+
+def run_shift() -> None:
+    """A sum that does not fit."""
+    _run_text("int64_t fault(int64_t size) { return INT64_MAX - 7 + size; }")
+
+
+def run_race() -> None:
+    """Two threads that count without agreeing."""
+    _run_text(
+        "#include <thread>\n"
+        "int64_t fault(int64_t size) {\n"
+        "  int64_t count = 0;\n"
+        "  const auto add = [&] { for (int64_t i = 0; i < 1000 * size; ++i) ++*(volatile int64_t*)&count; };\n"
+        "  std::thread one(add), other(add);\n"
+        "  one.join();\n"
+        "  other.join();\n"
+        "  return count;\n"
+        "}"
+    )
+
+
+def _with_hubs(dtype: torch.dtype) -> RelationalGraph:
+    """300 nodes, two of them with thousands of edges, many of those more than once."""
+    generator = torch.Generator().manual_seed(4)
+    source, target = torch.randint(300, (2, 9000), generator=generator)
+    target[:4000], target[4000:6000] = 0, 299
+    source[3000:5000] = 17
+    relation = torch.randint(3, (9000,), generator=generator)
+    return RelationalGraph.from_edges(source, target, relation, num_nodes=300, index_dtype=dtype)
+
+
+def _require_equal(index: object, columns: tuple[torch.Tensor, ...]) -> None:
+    for found, expected in zip(vars(index).values(), columns, strict=True):
+        assert torch.equal(found, expected)
+
+
+@contextlib.contextmanager
+def _expecting(kind: type[Exception]) -> Iterator[None]:
+    try:
+        yield
+    except kind:
+        return
+    raise AssertionError(f"no {kind.__name__}")
+
+
+PROGRAMS = ("sampling", "indexes", "readers", "rows", "relational", "ring")
+FAULTS = (
+    ("overflow", "heap-buffer-overflow"),
+    ("shift", "signed integer overflow"),
+    ("race", "data race"),
+)
+_RUN: dict[str, Callable[[], None]] = {
+    "sampling": run_sampling,
+    "indexes": run_indexes,
+    "readers": run_readers,
+    "rows": run_rows,
+    "relational": run_relational,
+    "ring": run_ring,
+    "overflow": run_overflow,
+    "shift": run_shift,
+    "race": run_race,
+}
+
+if __name__ == "__main__":
+    _RUN[sys.argv[1]]()
+    print("finished", flush=True)
+    os._exit(0)  # what the libraries do at exit is not looked at
