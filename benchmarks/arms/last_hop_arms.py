@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 import shorthaul as sh
-from shorthaul.tensors.quantised import quantise
+from shorthaul.tensors.tables.quantized import quantise
 
 Run = Callable[[], torch.Tensor]
 

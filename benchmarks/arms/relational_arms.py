@@ -15,7 +15,7 @@ from benchmarks.arms.relational_cells import list_cells, make_run
 from benchmarks.arms.relational_graphs import load_graph
 from shorthaul.graphs import RelationalGraph
 from shorthaul.relational import RGATConv, RGCNConv
-from shorthaul.relational.topology import Topology
+from shorthaul.relational.topology.topology import Topology
 
 
 def draw_graph(edges: int, nodes: int, relations: int) -> RelationalGraph:

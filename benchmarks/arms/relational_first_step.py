@@ -18,7 +18,7 @@ import torch
 from benchmarks.arms.relational_arms import draw_graph
 from benchmarks.arms.relational_cells import Cell, list_cells, make_run
 from shorthaul.graphs import RelationalGraph
-from shorthaul.relational.topology import Topology
+from shorthaul.relational.topology.topology import Topology
 
 RELATIONS = 20
 NOTHING_SECONDS = 1e-5  # a first step that took no longer than the others, as far as they can tell

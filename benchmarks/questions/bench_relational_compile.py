@@ -22,8 +22,10 @@ import torch
 from benchmarks.arms.relational_graphs import load_graph
 from benchmarks.measuring.answer import Answer, answer_question
 from benchmarks.measuring.measure import Arm, Sample, not_compared, same_bits
-from shorthaul.graphs import RelationalGraph, index_kernels, plain_indexes
-from shorthaul.relational.topology import Topology
+from shorthaul.graphs import RelationalGraph
+from shorthaul.graphs.index import kernels as index_kernels
+from shorthaul.graphs.index import plain as plain_indexes
+from shorthaul.relational.topology.topology import Topology
 
 ROOT = Path(__file__).parents[2]
 LAYERS = ("RGCN", "RGAT 1 head")

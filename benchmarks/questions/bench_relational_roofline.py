@@ -17,7 +17,7 @@ from benchmarks.arms.relational_graphs import load_graph
 from benchmarks.measuring.answer import Answer, answer_question
 from benchmarks.measuring.measure import Arm
 from benchmarks.rendering.relational_rows import KINDS, OURS
-from shorthaul.relational.estimate import Machine
+from shorthaul.relational.planning.estimate import Machine
 
 LAYERS = ("RGCN", "RGAT 1 head", "HGT 4 heads")
 ONE_ORDER = "one order"

@@ -9,9 +9,9 @@ from __future__ import annotations
 from typing import Any
 
 from shorthaul.relational import NodeFeature, Weight, layer, leaky_relu, linear, softmax
-from shorthaul.relational.explain import Explanation, explain_definition, guess_sizes
+from shorthaul.relational.inspection.explain import Explanation, explain_definition, guess_sizes
+from shorthaul.relational.ir.spaces import Space
 from shorthaul.relational.passes.rewriting import GraphSizes
-from shorthaul.relational.spaces import Space
 
 WIDTHS = {"width": 64, "out": 64}
 PAIRS = 161_922  # that occur, on either side: many edges share theirs

@@ -16,9 +16,9 @@ import torch
 
 import shorthaul as sh
 from shorthaul.errors import RowArgumentError, RowIndexError
-from shorthaul.tensors import plain_rows
-from shorthaul.tensors.stored_rows import StoredRows
-from shorthaul.tensors.table import RowTable
+from shorthaul.tensors.kernels import plain_rows
+from shorthaul.tensors.kernels.stored_rows import StoredRows
+from shorthaul.tensors.tables.table import RowTable
 
 DTYPES = (
     torch.float32,

@@ -13,7 +13,7 @@ import torch
 from shorthaul.errors import EdgeRangeError, GraphFileError
 from shorthaul.graphs import NeighbourSampler, RelationalGraph
 from shorthaul.graphs.edge_tensors import as_plain
-from shorthaul.graphs.exchange_pyg import local_edges
+from shorthaul.graphs.interop.pyg import local_edges
 from shorthaul.settings import settings
 
 INDEXES = ("relation", "target", "source", "pairs_source", "pairs_target")

@@ -2,7 +2,7 @@
 
 from hypothesis import strategies as st
 
-from shorthaul.offload.simulation import Disk, Unit
+from shorthaul.offload.policy.simulation import Disk, Unit
 
 
 @st.composite

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
 
-from shorthaul.offload.simulation import Decision, Disk, Simulation, Unit, simulate_step
+from shorthaul.offload.policy.simulation import Decision, Disk, Simulation, Unit, simulate_step
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,8 @@ from typing import Any
 
 import torch
 
-from shorthaul.offload.identity import StorageReference, find_key
-from shorthaul.offload.record import Holdings, Record, State
+from shorthaul.offload.saved.identity import StorageReference, find_key
+from shorthaul.offload.saved.record import Holdings, Record, State
 
 
 def make_record(tensor: torch.Tensor, state: State, *, position: int = 0, **fields: Any) -> Record:

@@ -14,7 +14,7 @@ from torch import nn
 
 import shorthaul as sh
 from shorthaul.errors import InPlaceChangeError, OffloadBudgetError, TemporaryFileSystemError
-from shorthaul.offload.identity import StorageReference
+from shorthaul.offload.saved.identity import StorageReference
 from tests.offload.cases import (
     CASES,
     MODULES,

@@ -8,17 +8,17 @@ from dataclasses import dataclass
 import torch
 
 from shorthaul.graphs import RelationalGraph
-from shorthaul.relational.arguments import (
+from shorthaul.relational.backends import reference
+from shorthaul.relational.compiler import Compilation, compile_program
+from shorthaul.relational.passes.differentiate import GRADIENT
+from shorthaul.relational.passes.rewriting import GraphSizes
+from shorthaul.relational.runtime.arguments import (
     arrange_arrived,
     prepare_arguments,
     return_gradient,
     return_results,
 )
-from shorthaul.relational.backends import reference
-from shorthaul.relational.compiler import Compilation, compile_program
-from shorthaul.relational.differentiate import GRADIENT
-from shorthaul.relational.passes.rewriting import GraphSizes
-from shorthaul.relational.topology import Topology
+from shorthaul.relational.topology.topology import Topology
 from tests.relational.drawn_layers import Layer, compute, draw_graph, draw_layer, draw_tensors
 
 SEED = 11  # of dropout

@@ -18,11 +18,11 @@ import torch
 
 from shorthaul import relational as r
 from shorthaul.graphs import RelationalGraph
-from shorthaul.relational.ir import Program
-from shorthaul.relational.layer import LayerDefinition
-from shorthaul.relational.random_stream import keep_mask
-from shorthaul.relational.topology import Topology
-from shorthaul.relational.trace import trace
+from shorthaul.relational.compiled_layer import LayerDefinition
+from shorthaul.relational.frontend.trace import trace
+from shorthaul.relational.ir.dropout_mask import keep_mask
+from shorthaul.relational.ir.program import Program
+from shorthaul.relational.topology.topology import Topology
 
 Shape = tuple[int, ...]
 

@@ -38,8 +38,8 @@ from shorthaul.relational import (
     tanh,
     total,
 )
-from shorthaul.relational.ir import Program
-from shorthaul.relational.trace import trace
+from shorthaul.relational.frontend.trace import trace
+from shorthaul.relational.ir.program import Program
 
 Choice = tuple[str, int, int]  # an operation, and which of the values so far it takes
 

@@ -33,11 +33,11 @@ from shorthaul.relational import (
     total,
 )
 from shorthaul.relational.backends import reference
-from shorthaul.relational.ir import Program
-from shorthaul.relational.layer import LayerDefinition
+from shorthaul.relational.compiled_layer import LayerDefinition
+from shorthaul.relational.frontend.trace import trace
+from shorthaul.relational.ir.program import Program
 from shorthaul.relational.passes.rewriting import GraphSizes
-from shorthaul.relational.topology import Topology
-from shorthaul.relational.trace import trace
+from shorthaul.relational.topology.topology import Topology
 
 SIZES = {"width": 5, "out": 3, "heads": 2}
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import torch
 
-from shorthaul.tensors.cuda_runtime import (
+from shorthaul.tensors.cuda.runtime import (
     ALREADY_REGISTERED,
     MAPPED,
     NOT_REGISTERED,
@@ -15,7 +15,7 @@ from shorthaul.tensors.cuda_runtime import (
     PORTABLE,
     SUCCESS,
 )
-from shorthaul.tensors.dlpack import tensor_at
+from shorthaul.tensors.memory.dlpack import tensor_at
 
 INVALID_VALUE = 1
 

@@ -15,13 +15,13 @@ import warnings
 import torch
 
 from shorthaul.errors import RowIndexError
-from shorthaul.tensors import plain_rows
-from shorthaul.tensors.device_gather import DeviceGather
-from shorthaul.tensors.device_row_cache import DeviceRowCache, plan_hot_rows
-from shorthaul.tensors.host_registration import HostRegistry
-from shorthaul.tensors.stored_rows import FLOATING, StoredRows
-from shorthaul.tensors.table import HostTable
-from shorthaul.tensors.triton_launch import RangeFlag, gather_rows, reduce_rows
+from shorthaul.tensors.cuda.gather import DeviceGather
+from shorthaul.tensors.cuda.registration import HostRegistry
+from shorthaul.tensors.cuda.row_cache import DeviceRowCache, plan_hot_rows
+from shorthaul.tensors.cuda.triton_launch import RangeFlag, gather_rows, reduce_rows
+from shorthaul.tensors.kernels import plain_rows
+from shorthaul.tensors.kernels.stored_rows import FLOATING, StoredRows
+from shorthaul.tensors.tables.table import HostTable
 from tests.tensors.fake_cuda import FakeCudaRuntime
 
 CPU = torch.device("cpu")

@@ -17,7 +17,7 @@ from shorthaul.explain import explain as explain_subject
 
 if TYPE_CHECKING:  # they need torch
     from shorthaul.jit import CacheEntry
-    from shorthaul.relational.layer import LayerDefinition
+    from shorthaul.relational.compiled_layer import LayerDefinition
 
 
 @click.command()
@@ -68,7 +68,7 @@ def explain(subject: str, **options: Any) -> None:
 
 def _is_layer_function(found: object) -> TypeGuard[LayerDefinition]:
     # If nobody has imported it, the object is none; importing it to ask would take seconds.
-    module = sys.modules.get("shorthaul.relational.layer")
+    module = sys.modules.get("shorthaul.relational.compiled_layer")
     return module is not None and isinstance(found, module.LayerDefinition)
 
 
@@ -95,8 +95,8 @@ def explain_layer(
     roofline: bool,
 ) -> str:
     """Every stage of a `@layer` function at these widths, for this graph."""
-    from shorthaul.relational.estimate import Machine
-    from shorthaul.relational.explain import explain_definition, guess_sizes
+    from shorthaul.relational.inspection.explain import explain_definition, guess_sizes
+    from shorthaul.relational.planning.estimate import Machine
 
     if path is None:
         graph_sizes = guess_sizes(
@@ -153,7 +153,7 @@ def read_graph_sizes(path: str) -> Any:
     from shorthaul.graphs import RelationalGraph
     from shorthaul.graphs.saving import DESCRIPTION
     from shorthaul.relational.passes.rewriting import GraphSizes
-    from shorthaul.relational.topology import Topology
+    from shorthaul.relational.topology.topology import Topology
 
     is_saved = (Path(path) / DESCRIPTION).exists()
     graph = RelationalGraph.open(path, in_memory=True) if is_saved else RelationalGraph.read(path)

@@ -9,7 +9,8 @@ import numpy as np
 import torch
 
 from shorthaul.errors import EdgeRangeError, GraphError
-from shorthaul.graphs import index_kernels, plain_indexes
+from shorthaul.graphs.index import kernels as index_kernels
+from shorthaul.graphs.index import plain as plain_indexes
 from shorthaul.jit import can_use_kernels
 from shorthaul.tensors.unified_tensor import UnifiedTensor, borrow_memory
 

@@ -29,7 +29,7 @@ from shorthaul.graphs.edge_tensors import (
     require_range,
     split_edge_index,
 )
-from shorthaul.graphs.indexes import PairIndex, RelationIndex, SourceIndex, TargetIndex
+from shorthaul.graphs.index.indexes import PairIndex, RelationIndex, SourceIndex, TargetIndex
 from shorthaul.graphs.known_graphs import remember_graph
 from shorthaul.graphs.relation import Relation
 
@@ -207,13 +207,13 @@ class RelationalGraph:
     @classmethod
     def from_pyg(cls, data: Any, index_dtype: torch.dtype | None = None) -> RelationalGraph:
         """The structure of PyG's `Data` (and its `edge_type`) or `HeteroData`."""
-        from shorthaul.graphs.exchange_pyg import graph_from_pyg
+        from shorthaul.graphs.interop.pyg import graph_from_pyg
 
         return graph_from_pyg(data, index_dtype)
 
     def to_pyg(self) -> Any:
         """The structure as PyG's `Data`, or as `HeteroData` where nodes have several types."""
-        from shorthaul.graphs.exchange_pyg import graph_to_pyg
+        from shorthaul.graphs.interop.pyg import graph_to_pyg
 
         return graph_to_pyg(self)
 
@@ -222,13 +222,13 @@ class RelationalGraph:
         cls, graph: Any, edge_type: Any = None, index_dtype: torch.dtype | None = None
     ) -> RelationalGraph:
         """The structure of a DGL graph; `edge_type` as a tensor or a name in its edge data."""
-        from shorthaul.graphs.exchange_dgl import graph_from_dgl
+        from shorthaul.graphs.interop.dgl import graph_from_dgl
 
         return graph_from_dgl(graph, edge_type, index_dtype)
 
     def to_dgl(self) -> Any:
         """The structure as a DGL graph."""
-        from shorthaul.graphs.exchange_dgl import graph_to_dgl
+        from shorthaul.graphs.interop.dgl import graph_to_dgl
 
         return graph_to_dgl(self)
 

@@ -20,11 +20,11 @@ import torch
 
 from shorthaul.errors import GraphFileError
 from shorthaul.graphs.edge_tensors import choose_builder
-from shorthaul.graphs.indexes import PairIndex, RelationIndex
+from shorthaul.graphs.index.indexes import PairIndex, RelationIndex
 from shorthaul.graphs.node_names import NodeNames
-from shorthaul.tensors.disk_table import DiskTable
-from shorthaul.tensors.file_formats import DiskLayout, find_layout
-from shorthaul.tensors.table import GatherTicket, plain_ids
+from shorthaul.tensors.files.formats import DiskLayout, find_layout
+from shorthaul.tensors.tables.disk.disk_table import DiskTable
+from shorthaul.tensors.tables.table import GatherTicket, plain_ids
 from shorthaul.tensors.unified_tensor import Traits, UnifiedTensor
 
 _SUMMED_NUMBERS = 2**22  # of a column, added to its checksum at a time

@@ -27,7 +27,7 @@ import torch
 from shorthaul.errors import GraphError, GraphFileError
 from shorthaul.graphs.edge_tensors import INT32_LIMIT, as_plain
 from shorthaul.graphs.graph import RelationalGraph
-from shorthaul.graphs.indexes import PairIndex, RelationIndex, SourceIndex, TargetIndex
+from shorthaul.graphs.index.indexes import PairIndex, RelationIndex, SourceIndex, TargetIndex
 from shorthaul.graphs.node_names import NodeNames
 from shorthaul.graphs.relation import Relation
 from shorthaul.graphs.saved_columns import SavedColumns, sum_up

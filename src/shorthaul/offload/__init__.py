@@ -1,10 +1,10 @@
 """Activations leave memory for a disk in the forward pass and are back for the backward pass."""
 
+from shorthaul.offload.api import offload_activations
 from shorthaul.offload.context import ActivationOffload
-from shorthaul.offload.opening import offload_activations
-from shorthaul.offload.policy import SavedTensor
-from shorthaul.offload.projection import project
-from shorthaul.offload.regions import region
+from shorthaul.offload.drive.projection import project
+from shorthaul.offload.policy.policy import SavedTensor
+from shorthaul.offload.policy.regions import region
 from shorthaul.offload.report import OffloadReport
 from shorthaul.offload.steps import plan, retry_step, wrap
 

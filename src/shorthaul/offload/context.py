@@ -16,27 +16,27 @@ from torch.utils.checkpoint import checkpoint
 
 from shorthaul.errors import InPlaceChangeError, SpoolFullError, StorageError
 from shorthaul.interrupts import deferred_interrupts
-from shorthaul.offload import regions
-from shorthaul.offload.endurance import WearLimit, estimate_bytes_per_day
-from shorthaul.offload.handing_out import note_handed_out
-from shorthaul.offload.identity import (
+from shorthaul.offload.drive.endurance import WearLimit, estimate_bytes_per_day
+from shorthaul.offload.drive.spool import BLOCK_BYTES
+from shorthaul.offload.policy import regions
+from shorthaul.offload.policy.backward_order import BackwardOrder, ForwardPass, RegionCall
+from shorthaul.offload.policy.packing_rule import AutomaticPacking
+from shorthaul.offload.policy.policy import Policy, SavedTensor
+from shorthaul.offload.policy.simulation import Disk
+from shorthaul.offload.report import OffloadReport
+from shorthaul.offload.saved.handing_out import note_handed_out
+from shorthaul.offload.saved.identity import (
     StorageKey,
     VersionWitness,
     find_key,
     find_view,
     why_not_movable,
 )
-from shorthaul.offload.lanes import Slots
-from shorthaul.offload.packing_rule import AutomaticPacking
-from shorthaul.offload.policy import Policy, SavedTensor
-from shorthaul.offload.prefetch import BackwardOrder, ForwardPass, RegionCall
-from shorthaul.offload.record import Handle, Record
-from shorthaul.offload.report import OffloadReport
-from shorthaul.offload.scope import find_scope
-from shorthaul.offload.simulation import Disk
-from shorthaul.offload.spool import BLOCK_BYTES
-from shorthaul.offload.step_state import StepState, gradient_error
-from shorthaul.offload.store import ActivationStore
+from shorthaul.offload.saved.module_names import find_scope
+from shorthaul.offload.saved.record import Handle, Record
+from shorthaul.offload.saved.step_state import StepState, gradient_error
+from shorthaul.offload.store.disk_queues import Slots
+from shorthaul.offload.store.store import ActivationStore
 
 _MEASURED_BYTES = 64 * 2**20
 _SMALLEST_MEASURED_BYTES = 2**17

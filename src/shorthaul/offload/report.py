@@ -8,7 +8,7 @@ from typing import Any
 
 from rich.table import Table
 
-from shorthaul.offload.counts import Counts
+from shorthaul.offload.saved.counts import Counts
 from shorthaul.units import format_bytes, format_seconds
 
 

@@ -10,12 +10,12 @@ from typing import Any, TypeVar
 import torch
 
 from shorthaul.errors import ActivationLostError, PlanError
+from shorthaul.offload.api import offload_activations
 from shorthaul.offload.context import ActivationOffload
-from shorthaul.offload.opening import offload_activations
-from shorthaul.offload.planner import BudgetComparison, Plan, compare_budgets, plan_step
-from shorthaul.offload.policy import SavedTensor, units_of
-from shorthaul.offload.regions import Regions, mark_regions, unmark
-from shorthaul.offload.step_state import StepState
+from shorthaul.offload.policy.planner import BudgetComparison, Plan, compare_budgets, plan_step
+from shorthaul.offload.policy.policy import SavedTensor, units_of
+from shorthaul.offload.policy.regions import Regions, mark_regions, unmark
+from shorthaul.offload.saved.step_state import StepState
 from shorthaul.units import parse_bytes
 
 Result = TypeVar("Result")

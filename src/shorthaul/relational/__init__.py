@@ -6,11 +6,9 @@ into kernels (`lowering`) and written as C++ (`backends`).
 """
 
 from shorthaul.graphs import RelationalGraph
-from shorthaul.relational.accelerate import AccelerationReport, accelerate
-from shorthaul.relational.declarations import EdgeFeature, NodeFeature, Weight
-from shorthaul.relational.dgl_state import load_dgl_state_dict
-from shorthaul.relational.estimate import Machine
-from shorthaul.relational.language import (
+from shorthaul.relational.compiled_layer import CompiledLayer, layer
+from shorthaul.relational.frontend.declarations import EdgeFeature, NodeFeature, Weight
+from shorthaul.relational.frontend.language import (
     absolute,
     broadcast,
     concat,
@@ -38,7 +36,8 @@ from shorthaul.relational.language import (
     tanh,
     total,
 )
-from shorthaul.relational.layer import CompiledLayer, layer
+from shorthaul.relational.interop.accelerate import AccelerationReport, accelerate
+from shorthaul.relational.interop.dgl_state import load_dgl_state_dict
 from shorthaul.relational.layers import (
     CompGCNConv,
     DGLHGTConv,
@@ -51,6 +50,7 @@ from shorthaul.relational.layers import (
     SAGEConv,
     SimpleHGN,
 )
+from shorthaul.relational.planning.estimate import Machine
 
 __all__ = [
     "AccelerationReport",

@@ -12,20 +12,20 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from shorthaul.relational.backends import cpp
+from shorthaul.relational.backends.cpp import backend as cpp
 from shorthaul.relational.backends.run import PlanRun
-from shorthaul.relational.differentiate import differentiate
-from shorthaul.relational.ir import Program
-from shorthaul.relational.lowering import Plan, lower
+from shorthaul.relational.ir.program import Program
+from shorthaul.relational.ir.spaces import Space
+from shorthaul.relational.lowering.kernels import Plan, lower
+from shorthaul.relational.lowering.verify import verify_plan, verify_program
 from shorthaul.relational.passes import PASS_NAMES, run_passes
+from shorthaul.relational.passes.differentiate import differentiate
 from shorthaul.relational.passes.rewriting import GraphSizes
-from shorthaul.relational.recompute import keep_within
-from shorthaul.relational.spaces import Space
-from shorthaul.relational.topology import Topology
-from shorthaul.relational.verify import verify_plan, verify_program
+from shorthaul.relational.planning.recompute import keep_within
+from shorthaul.relational.topology.topology import Topology
 
 if TYPE_CHECKING:  # Triton is optional, and takes a second to import
-    from shorthaul.relational.backends.triton import TritonPlan
+    from shorthaul.relational.backends.triton.backend import TritonPlan
 
 
 @dataclass(frozen=True)
@@ -52,14 +52,14 @@ class Compilation:
     @functools.cached_property
     def triton(self) -> TritonPlan:
         """The same kernels in Triton, written at the first use."""
-        from shorthaul.relational.backends import triton
+        from shorthaul.relational.backends.triton import backend as triton
 
         return triton.emit_plan(self.plan, self.dtype, self.index_dtype)
 
     def start_run(self, topology: Topology, values: dict[str, torch.Tensor], seed: int) -> PlanRun:
         """A call of the kernels, with the values that they start from."""
         if self.backend == "triton":
-            from shorthaul.relational.backends import triton
+            from shorthaul.relational.backends.triton import backend as triton
 
             return triton.Run(self.triton, topology, values, seed)
         return cpp.Run(self.cpp, topology, values, seed)

@@ -10,11 +10,11 @@ from shorthaul.storage.engine import (
     Ticket,
     open_engine,
 )
-from shorthaul.storage.faulty_engine import Fault, FaultyEngine, faulty_engine
 from shorthaul.storage.file import StorageFile, open_file
 from shorthaul.storage.memory_engine import MemoryEngine
+from shorthaul.storage.testing.faulty_engine import Fault, FaultyEngine, faulty_engine
+from shorthaul.storage.testing.throttled_engine import ThrottledEngine, throttled_engine
 from shorthaul.storage.thread_engine import ThreadEngine
-from shorthaul.storage.throttled_engine import ThrottledEngine, throttled_engine
 from shorthaul.storage.uring_engine import UringEngine
 
 __all__ = [

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from shorthaul.errors import UnifiedDeviceError
-from shorthaul.tensors.unified import unified_empty
+from shorthaul.tensors.constructors import unified_empty
 from shorthaul.tensors.unified_tensor import UnifiedTensor
 
 DEVICE_NAME = "unified"

@@ -10,8 +10,8 @@ import torch
 
 from shorthaul.dtypes import parse_dtype
 from shorthaul.storage import StorageEngine
-from shorthaul.tensors.disk_table import DiskTable
-from shorthaul.tensors.file_formats import find_layout
+from shorthaul.tensors.files.formats import find_layout
+from shorthaul.tensors.tables.disk.disk_table import DiskTable
 from shorthaul.tensors.unified_tensor import Traits, UnifiedTensor
 
 

@@ -16,8 +16,8 @@ from typing import Any
 
 import torch
 
-from shorthaul.tensors.shared_memory import SharedBlock
-from shorthaul.tensors.table import RowTable
+from shorthaul.tensors.memory.shared_memory import SharedBlock
+from shorthaul.tensors.tables.table import RowTable
 from shorthaul.tensors.unified_tensor import Traits, UnifiedTensor, borrow_memory, share_copy
 
 Options = tuple[bool, bool, bool, bool]  # propagate, sparse_grad, requires_grad, is_parameter

@@ -44,7 +44,7 @@ from shorthaul.jit.held_values import held_values
 from shorthaul.settings import settings
 from shorthaul.storage import BufferPool, StorageEngine, StorageFile, Ticket, open_engine, open_file
 from shorthaul.storage.buffer_pool import Buffer
-from shorthaul.tensors.file_formats import (
+from shorthaul.tensors.files.formats import (
     NPY_DTYPES,
     NPY_MAGIC,
     ROWS_NAME,
@@ -53,7 +53,7 @@ from shorthaul.tensors.file_formats import (
     SEEN_DTYPE_KEY,
     SUFFIXES,
 )
-from shorthaul.tensors.quantised import Quantisation, QuantisedRows, quantise_rows
+from shorthaul.tensors.tables.quantized import Quantisation, QuantisedRows, quantise_rows
 from shorthaul.tensors.unified_tensor import UnifiedTensor
 from shorthaul.units import parse_bytes
 

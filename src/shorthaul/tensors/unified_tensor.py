@@ -24,8 +24,9 @@ import numpy as np
 import torch
 
 from shorthaul.errors import DiskTensorError, ReadOnlyTensorError, RowArgumentError
-from shorthaul.tensors import dispatch
-from shorthaul.tensors.gather_autograd import (
+from shorthaul.jit.outside_graphs import outside_graphs
+from shorthaul.tensors.dispatch import operators as dispatch
+from shorthaul.tensors.gathering.autograd import (
     GatherLinear,
     GatherReduce,
     GatherRows,
@@ -33,12 +34,11 @@ from shorthaul.tensors.gather_autograd import (
     linear_on,
     reduce_on,
 )
-from shorthaul.tensors.memory_advice import advise_memory
-from shorthaul.tensors.outside_graphs import outside_graphs
-from shorthaul.tensors.plain_rows import Reduction
-from shorthaul.tensors.row_range import RowRange
-from shorthaul.tensors.shared_memory import SharedBlock
-from shorthaul.tensors.table import GatherTicket, HostTable, Kind, RowTable, TableStats
+from shorthaul.tensors.kernels.plain_rows import Reduction
+from shorthaul.tensors.memory.advice import advise_memory
+from shorthaul.tensors.memory.shared_memory import SharedBlock
+from shorthaul.tensors.tables.row_range import RowRange
+from shorthaul.tensors.tables.table import GatherTicket, HostTable, Kind, RowTable, TableStats
 
 CHUNK_BYTES = 64 * 2**20
 _ID_DTYPES = frozenset({torch.int64, torch.int32})

@@ -9,7 +9,7 @@ from benchmarks.rendering.stages import (
     explain_attention,
     render_stages,
 )
-from shorthaul.relational.explain import read_source
+from shorthaul.relational.inspection.explain import read_source
 
 PAGE = Path(__file__).parents[3] / "docs" / "relational.md"
 

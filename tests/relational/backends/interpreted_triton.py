@@ -32,12 +32,12 @@ from shorthaul.relational import (
     layer,
     linear,
 )
-from shorthaul.relational.backends import triton_math
-from shorthaul.relational.layer import CompiledFunction
+from shorthaul.relational.backends.triton import math as triton_math
+from shorthaul.relational.compiled_layer import CompiledFunction
+from shorthaul.relational.ir.dropout_mask import keep_mask, start_state
+from shorthaul.relational.ir.pointwise import POINTWISE
+from shorthaul.relational.ir.spaces import Space
 from shorthaul.relational.passes import sides
-from shorthaul.relational.pointwise import POINTWISE
-from shorthaul.relational.random_stream import keep_mask, start_state
-from shorthaul.relational.spaces import Space
 from tests.relational.programs import (
     LAYERS,
     attend,

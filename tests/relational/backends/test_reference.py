@@ -4,7 +4,7 @@ import torch
 
 from shorthaul.graphs import RelationalGraph
 from shorthaul.relational.backends.reference import run
-from shorthaul.relational.topology import Topology
+from shorthaul.relational.topology.topology import Topology
 from tests.relational.programs import convolve, record
 
 

@@ -8,8 +8,8 @@ from shorthaul.relational.backends.run import (
     find_outputs,
     kernel_name,
 )
-from shorthaul.relational.differentiate import differentiate
-from shorthaul.relational.lowering import lower, operands_of
+from shorthaul.relational.lowering.kernels import lower, operands_of
+from shorthaul.relational.passes.differentiate import differentiate
 from tests.relational.programs import attend, convolve, record
 
 

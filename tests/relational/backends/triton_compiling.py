@@ -7,16 +7,16 @@ from typing import Any
 
 import torch
 
-from shorthaul.relational.backends import triton_products
 from shorthaul.relational.backends.run import WIDE
-from shorthaul.relational.backends.triton import (
+from shorthaul.relational.backends.triton import products as triton_products
+from shorthaul.relational.backends.triton.backend import (
     BUCKETS,
     OPTIONS,
     Bucket,
     TritonPlan,
     fine_rows,
 )
-from shorthaul.relational.lowering import OuterSum, Product, RowLoop
+from shorthaul.relational.lowering.kernels import OuterSum, Product, RowLoop
 from tests.triton_programs import compile_kernel
 
 _ELEMENTS = {

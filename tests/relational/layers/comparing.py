@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from shorthaul.relational.layer import CompiledFunction
+from shorthaul.relational.compiled_layer import CompiledFunction
 
 Tensors = dict[str, torch.Tensor]
 # Ours adds in another order than PyG does, so it is given a few times PyG's own error.

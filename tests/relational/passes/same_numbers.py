@@ -2,11 +2,11 @@
 
 import torch
 
-from shorthaul.relational.differentiate import differentiate
-from shorthaul.relational.ir import Program
+from shorthaul.relational.ir.program import Program
+from shorthaul.relational.ir.spaces import Space
+from shorthaul.relational.passes.differentiate import differentiate
 from shorthaul.relational.passes.rewriting import GraphSizes
-from shorthaul.relational.spaces import Space
-from shorthaul.relational.topology import Topology
+from shorthaul.relational.topology.topology import Topology
 from tests.relational.programs import draw_inputs, run_detached, sample_graph
 
 ROWS = {

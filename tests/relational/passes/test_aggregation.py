@@ -2,11 +2,11 @@
 
 import pytest
 
+from shorthaul.relational.frontend.trace import trace
 from shorthaul.relational.layers.sage import sage
 from shorthaul.relational.passes.aggregation import place_products
 from shorthaul.relational.passes.compact import compact
 from shorthaul.relational.passes.simplify import canonicalise
-from shorthaul.relational.trace import trace
 from tests.relational.passes.same_numbers import require_same_numbers, sizes
 from tests.relational.programs import attend, convolve, record, transform
 

@@ -1,10 +1,10 @@
 """Rows by the bases, or by the weights that bases make."""
 
 from shorthaul.relational import NodeFeature, Weight, linear
+from shorthaul.relational.frontend.trace import trace
 from shorthaul.relational.passes.bases import order_bases
 from shorthaul.relational.passes.compact import compact
 from shorthaul.relational.passes.simplify import canonicalise
-from shorthaul.relational.trace import trace
 from tests.relational.passes.same_numbers import require_same_numbers, sizes
 
 

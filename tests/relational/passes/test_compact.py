@@ -1,8 +1,8 @@
 """The fewest rows: a golden text, and what must stay per edge."""
 
 from shorthaul.relational import EdgeFeature, NodeFeature, Weight, exp, linear
+from shorthaul.relational.frontend.trace import trace
 from shorthaul.relational.passes.compact import compact
-from shorthaul.relational.trace import trace
 from tests.relational.passes.same_numbers import require_same_numbers
 from tests.relational.programs import attend, convolve, drop, record, sample_graph, sizes_of
 

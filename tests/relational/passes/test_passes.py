@@ -4,11 +4,11 @@ import pytest
 import torch
 from hypothesis import given, settings
 
-from shorthaul.relational.differentiate import differentiate
-from shorthaul.relational.lowering import CHOICES
+from shorthaul.relational.lowering.kernels import CHOICES
 from shorthaul.relational.passes import PASS_NAMES, PIPELINE, run_passes
+from shorthaul.relational.passes.differentiate import differentiate
 from shorthaul.relational.passes.rewriting import GraphSizes
-from shorthaul.relational.topology import Topology
+from shorthaul.relational.topology.topology import Topology
 from tests.graphs.drawn_graphs import edge_lists
 from tests.relational.programs import LAYERS, draw_inputs, record, run_detached, sample_graph
 

@@ -1,12 +1,12 @@
 """Weights first where the work shrinks, and never where it grows."""
 
 from shorthaul.relational import NodeFeature, Weight, dot, linear
+from shorthaul.relational.frontend.trace import trace
+from shorthaul.relational.ir.spaces import Space
 from shorthaul.relational.passes import run_passes
 from shorthaul.relational.passes.compact import compact
 from shorthaul.relational.passes.reorder import multiply_weights_first
 from shorthaul.relational.passes.rewriting import GraphSizes
-from shorthaul.relational.spaces import Space
-from shorthaul.relational.trace import trace
 from tests.relational.passes.same_numbers import require_same_numbers
 
 MANY = GraphSizes({space: 10 if space.is_small else 10_000 for space in Space})

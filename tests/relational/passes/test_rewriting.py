@@ -1,8 +1,8 @@
 """Going through a program, and leaving out what nobody needs."""
 
-from shorthaul.relational.ir import drop_unused
+from shorthaul.relational.ir.program import drop_unused
+from shorthaul.relational.ir.spaces import Space
 from shorthaul.relational.passes.rewriting import rewrite
-from shorthaul.relational.spaces import Space
 from tests.relational.programs import convolve, record, sample_graph, sizes_of
 
 

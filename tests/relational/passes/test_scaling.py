@@ -1,6 +1,7 @@
 """What may lie between a product and a sum, and what the two cost in either order."""
 
-from shorthaul.relational.ir import Builder, Program
+from shorthaul.relational.ir.program import Builder, Program
+from shorthaul.relational.ir.spaces import Space
 from shorthaul.relational.passes.rewriting import Rewriter
 from shorthaul.relational.passes.scaling import (
     aggregate_cost,
@@ -10,7 +11,6 @@ from shorthaul.relational.passes.scaling import (
     scale_again,
     transform_cost,
 )
-from shorthaul.relational.spaces import Space
 from tests.relational.passes.same_numbers import sizes
 
 

@@ -5,11 +5,11 @@ import torch
 
 from shorthaul.graphs import RelationalGraph
 from shorthaul.relational import EdgeFeature, NodeFeature, RGCNConv, Weight, layer, linear
+from shorthaul.relational.ir.spaces import Space
 from shorthaul.relational.passes import sides as pass_module
 from shorthaul.relational.passes.compact import compact
 from shorthaul.relational.passes.sides import choose_sides
 from shorthaul.relational.passes.simplify import canonicalise
-from shorthaul.relational.spaces import Space
 from tests.relational.passes.same_numbers import require_same_numbers, sizes
 from tests.relational.programs import attend, convolve, record
 

@@ -1,8 +1,8 @@
 """One form, and products of parts in place of parts put together."""
 
 from shorthaul.relational import NodeFeature, Weight, concat, dot, linear
+from shorthaul.relational.frontend.trace import trace
 from shorthaul.relational.passes.simplify import canonicalise, remove_concatenations
-from shorthaul.relational.trace import trace
 from tests.relational.passes.same_numbers import require_same_numbers
 from tests.relational.programs import sample_graph, sizes_of
 

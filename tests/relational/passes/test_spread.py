@@ -1,12 +1,12 @@
 """Scaled rows are not written down per pair."""
 
 from shorthaul.relational import NodeFeature, layer
-from shorthaul.relational.differentiate import differentiate
+from shorthaul.relational.frontend.trace import trace
+from shorthaul.relational.ir.spaces import Space
 from shorthaul.relational.passes.compact import compact
+from shorthaul.relational.passes.differentiate import differentiate
 from shorthaul.relational.passes.simplify import canonicalise
 from shorthaul.relational.passes.spread import scale_on_edges
-from shorthaul.relational.spaces import Space
-from shorthaul.relational.trace import trace
 from tests.relational.passes.same_numbers import require_same_numbers, sizes
 
 

@@ -12,12 +12,12 @@ from typing import Any
 
 import torch
 
-from shorthaul.relational.ir import Program, Step
-from shorthaul.relational.operations import broadcast_shapes
-from shorthaul.relational.pointwise import POINTWISE
-from shorthaul.relational.random_stream import keep_mask
-from shorthaul.relational.spaces import Space
-from shorthaul.relational.topology import Topology
+from shorthaul.relational.ir.dropout_mask import keep_mask
+from shorthaul.relational.ir.operations import broadcast_shapes
+from shorthaul.relational.ir.pointwise import POINTWISE
+from shorthaul.relational.ir.program import Program, Step
+from shorthaul.relational.ir.spaces import Space
+from shorthaul.relational.topology.topology import Topology
 
 Values = Mapping[str, torch.Tensor]
 

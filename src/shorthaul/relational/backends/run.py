@@ -14,8 +14,8 @@ from dataclasses import dataclass
 import torch
 
 from shorthaul.relational.backends import reference
-from shorthaul.relational.ir import Program
-from shorthaul.relational.lowering import (
+from shorthaul.relational.ir.program import Program
+from shorthaul.relational.lowering.kernels import (
     ALIASES,
     OuterSum,
     Plan,
@@ -27,7 +27,7 @@ from shorthaul.relational.lowering import (
     operands_of,
     results_of,
 )
-from shorthaul.relational.topology import Topology
+from shorthaul.relational.topology.topology import Topology
 
 # What sums are taken in, where that is not the dtype itself.
 WIDE = {torch.bfloat16: torch.float32, torch.float16: torch.float32}

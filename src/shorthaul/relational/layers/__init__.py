@@ -1,5 +1,6 @@
 """Layers that people use, written in the language, with PyG's and DGL's constructors and names."""
 
+from shorthaul.relational.inputs.traced import register_builders
 from shorthaul.relational.layers.compgcn import CompGCNConv
 from shorthaul.relational.layers.dgl_hgt import DGLHGTConv
 from shorthaul.relational.layers.gatv2 import GATv2Conv
@@ -10,7 +11,6 @@ from shorthaul.relational.layers.rgat import RGATConv
 from shorthaul.relational.layers.rgcn import RGCNConv
 from shorthaul.relational.layers.sage import SAGEConv
 from shorthaul.relational.layers.simple_hgn import SimpleHGN
-from shorthaul.relational.layers.traced_inputs import register_builders
 
 __all__ = [
     "CompGCNConv",

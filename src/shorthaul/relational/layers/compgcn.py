@@ -11,10 +11,10 @@ from torch import nn
 
 from shorthaul.errors import LayerArgumentError
 from shorthaul.graphs import RelationalGraph
-from shorthaul.relational.declarations import NodeFeature, Weight
-from shorthaul.relational.language import concat, dropout, linear, total
-from shorthaul.relational.layer import layer
-from shorthaul.relational.layers.graph_inputs import find_graph, keep_graph, require_one_set
+from shorthaul.relational.compiled_layer import layer
+from shorthaul.relational.frontend.declarations import NodeFeature, Weight
+from shorthaul.relational.frontend.language import concat, dropout, linear, total
+from shorthaul.relational.inputs.graph import find_graph, keep_graph, require_one_set
 
 COMPOSITIONS = ("sub", "mult", "corr")
 

@@ -14,16 +14,23 @@ from torch import nn
 from shorthaul.errors import LayerArgumentError
 from shorthaul.graphs import RelationalGraph
 from shorthaul.graphs.edge_tensors import read_numbers, require_range
-from shorthaul.relational.declarations import NodeFeature, Weight
-from shorthaul.relational.language import dot, dropout, layer_norm, linear, sigmoid, softmax
-from shorthaul.relational.layer import layer
-from shorthaul.relational.layers.graph_inputs import (
+from shorthaul.relational.compiled_layer import layer
+from shorthaul.relational.frontend.declarations import NodeFeature, Weight
+from shorthaul.relational.frontend.language import (
+    dot,
+    dropout,
+    layer_norm,
+    linear,
+    sigmoid,
+    softmax,
+)
+from shorthaul.relational.inputs.graph import (
     LayerInput,
     keep_graph,
     read_input,
     require_one_set,
 )
-from shorthaul.relational.layers.typed_weights import TypedWeights
+from shorthaul.relational.inputs.typed_weights import TypedWeights
 
 
 @layer

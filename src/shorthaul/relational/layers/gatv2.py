@@ -9,17 +9,17 @@ from torch import nn
 from torch.nn import functional
 
 from shorthaul.errors import LayerArgumentError
-from shorthaul.relational.declarations import EdgeFeature, NodeFeature, Weight
-from shorthaul.relational.language import dot, dropout, leaky_relu, linear, softmax, total
-from shorthaul.relational.layer import layer
-from shorthaul.relational.layers.graph_inputs import (
+from shorthaul.relational.compiled_layer import layer
+from shorthaul.relational.frontend.declarations import EdgeFeature, NodeFeature, Weight
+from shorthaul.relational.frontend.language import dot, dropout, leaky_relu, linear, softmax, total
+from shorthaul.relational.inputs.graph import (
     LayerInput,
     glorot,
     read_edge_features,
     read_input,
     require_widths,
 )
-from shorthaul.relational.layers.self_loops import (
+from shorthaul.relational.inputs.self_loops import (
     Fill,
     add_loops,
     edges_of,

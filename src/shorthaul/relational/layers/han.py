@@ -11,17 +11,17 @@ from torch import nn
 from torch.nn import functional
 
 from shorthaul.graphs import RelationalGraph
-from shorthaul.relational.declarations import NodeFeature, Weight
-from shorthaul.relational.language import dot, dropout, leaky_relu, relu, softmax
-from shorthaul.relational.layer import layer
-from shorthaul.relational.layers.graph_inputs import glorot, keep_graph
-from shorthaul.relational.layers.typed_inputs import (
+from shorthaul.relational.compiled_layer import layer
+from shorthaul.relational.frontend.declarations import NodeFeature, Weight
+from shorthaul.relational.frontend.language import dot, dropout, leaky_relu, relu, softmax
+from shorthaul.relational.inputs.graph import glorot, keep_graph
+from shorthaul.relational.inputs.typed import (
     Metadata,
     divide_by_heads,
     read_typed_input,
     read_widths,
 )
-from shorthaul.relational.traced_graph import trace_graph
+from shorthaul.relational.runtime.traced_graph import trace_graph
 
 
 @layer

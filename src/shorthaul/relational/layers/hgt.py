@@ -9,11 +9,11 @@ from typing import Any
 import torch
 from torch import nn
 
-from shorthaul.relational.declarations import NodeFeature, Weight
-from shorthaul.relational.language import dot, gelu, linear, sigmoid, softmax
-from shorthaul.relational.layer import layer
-from shorthaul.relational.layers.graph_inputs import glorot
-from shorthaul.relational.layers.typed_inputs import (
+from shorthaul.relational.compiled_layer import layer
+from shorthaul.relational.frontend.declarations import NodeFeature, Weight
+from shorthaul.relational.frontend.language import dot, gelu, linear, sigmoid, softmax
+from shorthaul.relational.inputs.graph import glorot
+from shorthaul.relational.inputs.typed import (
     Metadata,
     Types,
     divide_by_heads,

@@ -9,12 +9,12 @@ import torch
 from torch import nn
 
 from shorthaul.errors import LayerArgumentError
-from shorthaul.relational.declarations import EdgeFeature, NodeFeature, Weight
-from shorthaul.relational.language import layer_norm as normalise
-from shorthaul.relational.language import linear
-from shorthaul.relational.layer import layer
-from shorthaul.relational.layers.graph_inputs import read_input, require_one_set
-from shorthaul.relational.layers.typed_weights import TypedWeights
+from shorthaul.relational.compiled_layer import layer
+from shorthaul.relational.frontend.declarations import EdgeFeature, NodeFeature, Weight
+from shorthaul.relational.frontend.language import layer_norm as normalise
+from shorthaul.relational.frontend.language import linear
+from shorthaul.relational.inputs.graph import read_input, require_one_set
+from shorthaul.relational.inputs.typed_weights import TypedWeights
 
 
 @layer

@@ -8,8 +8,9 @@ import torch
 from torch import nn
 
 from shorthaul.errors import LayerArgumentError
-from shorthaul.relational.declarations import EdgeFeature, NodeFeature, Weight
-from shorthaul.relational.language import (
+from shorthaul.relational.compiled_layer import layer
+from shorthaul.relational.frontend.declarations import EdgeFeature, NodeFeature, Weight
+from shorthaul.relational.frontend.language import (
     dropout,
     leaky_relu,
     linear,
@@ -17,14 +18,13 @@ from shorthaul.relational.language import (
     softmax,
     total,
 )
-from shorthaul.relational.layer import layer
-from shorthaul.relational.layers.graph_inputs import (
+from shorthaul.relational.inputs.graph import (
     glorot,
     read_edge_features,
     read_input,
     require_widths,
 )
-from shorthaul.relational.layers.self_loops import edges_of
+from shorthaul.relational.inputs.self_loops import edges_of
 
 MECHANISMS = {"across-relation": "target", "within-relation": "relation"}
 MODES = ("additive-self-attention", "multiplicative-self-attention")

@@ -11,10 +11,10 @@ from torch import nn
 from shorthaul.errors import LayerArgumentError
 from shorthaul.graphs import RelationalGraph
 from shorthaul.graphs.edge_tensors import require_range
-from shorthaul.relational.declarations import NodeFeature, Weight
-from shorthaul.relational.language import linear, reduce_max, total
-from shorthaul.relational.layer import layer
-from shorthaul.relational.layers.graph_inputs import (
+from shorthaul.relational.compiled_layer import layer
+from shorthaul.relational.frontend.declarations import NodeFeature, Weight
+from shorthaul.relational.frontend.language import linear, reduce_max, total
+from shorthaul.relational.inputs.graph import (
     LayerInput,
     glorot,
     keep_graph,

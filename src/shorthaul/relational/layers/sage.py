@@ -8,10 +8,10 @@ import torch
 from torch import nn
 
 from shorthaul.errors import LayerArgumentError
-from shorthaul.relational.declarations import NodeFeature, Weight
-from shorthaul.relational.language import linear, reduce_max, reduce_mean, reduce_sum
-from shorthaul.relational.layer import layer
-from shorthaul.relational.layers.graph_inputs import read_input, require_widths
+from shorthaul.relational.compiled_layer import layer
+from shorthaul.relational.frontend.declarations import NodeFeature, Weight
+from shorthaul.relational.frontend.language import linear, reduce_max, reduce_mean, reduce_sum
+from shorthaul.relational.inputs.graph import read_input, require_widths
 
 _REDUCTIONS = {"mean": reduce_mean, "add": reduce_sum, "sum": reduce_sum, "max": reduce_max}
 

@@ -10,10 +10,10 @@ from torch import nn
 
 from shorthaul.errors import LayerArgumentError
 from shorthaul.graphs import RelationalGraph
-from shorthaul.relational.declarations import EdgeFeature, NodeFeature, Weight
-from shorthaul.relational.language import dot, dropout, leaky_relu, linear, softmax
-from shorthaul.relational.layer import layer
-from shorthaul.relational.layers.graph_inputs import read_input, require_one_set
+from shorthaul.relational.compiled_layer import layer
+from shorthaul.relational.frontend.declarations import EdgeFeature, NodeFeature, Weight
+from shorthaul.relational.frontend.language import dot, dropout, leaky_relu, linear, softmax
+from shorthaul.relational.inputs.graph import read_input, require_one_set
 
 
 @layer

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
 
-from shorthaul.relational.ir import Program
-from shorthaul.relational.lowering import CHOICES
+from shorthaul.relational.ir.program import Program
+from shorthaul.relational.lowering.kernels import CHOICES
+from shorthaul.relational.lowering.verify import verify_program
 from shorthaul.relational.passes.aggregation import place_products
 from shorthaul.relational.passes.bases import order_bases
 from shorthaul.relational.passes.compact import compact
@@ -18,7 +19,6 @@ from shorthaul.relational.passes.rewriting import GraphSizes
 from shorthaul.relational.passes.sides import choose_sides
 from shorthaul.relational.passes.simplify import canonicalise, remove_concatenations
 from shorthaul.relational.passes.spread import scale_on_edges
-from shorthaul.relational.verify import verify_program
 
 Pass = Callable[[Program, GraphSizes], Program]
 

@@ -5,7 +5,8 @@ A linear map by a weight that is the same for all rows of a sum commutes with it
 
 from __future__ import annotations
 
-from shorthaul.relational.ir import Program, Step
+from shorthaul.relational.ir.program import Program, Step
+from shorthaul.relational.ir.spaces import Space
 from shorthaul.relational.passes.rewriting import GraphSizes, Rewriter, rewrite
 from shorthaul.relational.passes.scaling import (
     aggregate_cost,
@@ -15,7 +16,6 @@ from shorthaul.relational.passes.scaling import (
     scale_again,
     transform_cost,
 )
-from shorthaul.relational.spaces import Space
 
 
 def place_products(program: Program, sizes: GraphSizes) -> Program:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from shorthaul.relational.ir import Program, Step
+from shorthaul.relational.ir.program import Program, Step
+from shorthaul.relational.ir.spaces import Space
 from shorthaul.relational.passes.costs import Cost
 from shorthaul.relational.passes.rewriting import GraphSizes, Rewriter, rewrite
-from shorthaul.relational.spaces import Space
 
 MOST_BASES = 16  # with more, nodes x bases are not fewer rows than pairs
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from shorthaul.relational.ir import Program, Step
-from shorthaul.relational.passes.rewriting import GraphSizes, Rewriter
-from shorthaul.relational.spaces import (
+from shorthaul.relational.ir.program import Program, Step
+from shorthaul.relational.ir.spaces import (
     EDGE_WAYS,
     IDENTITY,
     Dependencies,
@@ -12,6 +11,7 @@ from shorthaul.relational.spaces import (
     choose_space,
     find_way,
 )
+from shorthaul.relational.passes.rewriting import GraphSizes, Rewriter
 
 POLES = ("divide", "reciprocal", "log", "sqrt")  # where a slope is infinite or there is no number
 

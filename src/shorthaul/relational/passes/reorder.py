@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from math import prod
 
-from shorthaul.relational.ir import Program, Step
+from shorthaul.relational.ir.program import Program, Step
+from shorthaul.relational.ir.spaces import Space
 from shorthaul.relational.passes.rewriting import GraphSizes, Rewriter, rewrite
-from shorthaul.relational.spaces import Space
 
 
 def multiply_weights_first(program: Program, sizes: GraphSizes) -> Program:

@@ -7,9 +7,9 @@ import operator
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from shorthaul.relational.ir import Builder, Program, Step, drop_unused
-from shorthaul.relational.spaces import Space
-from shorthaul.relational.topology import Topology
+from shorthaul.relational.ir.program import Builder, Program, Step, drop_unused
+from shorthaul.relational.ir.spaces import Space
+from shorthaul.relational.topology.topology import Topology
 
 
 @dataclass(frozen=True)

@@ -10,10 +10,10 @@ from collections.abc import Callable
 from math import prod
 from typing import NamedTuple
 
-from shorthaul.relational.ir import Shape, Step
+from shorthaul.relational.ir.program import Shape, Step
+from shorthaul.relational.ir.spaces import Space
 from shorthaul.relational.passes.costs import Cost
 from shorthaul.relational.passes.rewriting import GraphSizes, Rewriter
-from shorthaul.relational.spaces import Space
 
 Scaling = list[tuple[Step, int]]  # steps from the outside in, and which operand goes on
 

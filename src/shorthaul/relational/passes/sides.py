@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from shorthaul.relational.ir import Program, Step, needed_steps
+from shorthaul.relational.ir.pointwise import POINTWISE
+from shorthaul.relational.ir.program import Program, Step, needed_steps
+from shorthaul.relational.ir.spaces import Space
 from shorthaul.relational.passes.costs import Cost
 from shorthaul.relational.passes.rewriting import GraphSizes, Rewriter, rewrite
 from shorthaul.relational.passes.scaling import (
@@ -12,8 +14,6 @@ from shorthaul.relational.passes.scaling import (
     scale_again,
     transform_cost,
 )
-from shorthaul.relational.pointwise import POINTWISE
-from shorthaul.relational.spaces import Space
 
 LEAST_GAIN = 1.1  # what the second pass over targets must bring
 # To list the edges of both sides takes longer than one call gains. A graph with fewer edges may be a

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from shorthaul.relational.ir import Program, Step
+from shorthaul.relational.ir.program import Program, Step
 from shorthaul.relational.passes.rewriting import GraphSizes, Rewriter, rewrite
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from shorthaul.relational.ir import Program, Step
+from shorthaul.relational.ir.program import Program, Step
+from shorthaul.relational.ir.spaces import EDGE_WAYS, Space
 from shorthaul.relational.passes.rewriting import GraphSizes, Rewriter, rewrite
-from shorthaul.relational.spaces import EDGE_WAYS, Space
 
 CHEAP = ("add", "subtract", "multiply", "negative", "scale", "shift")
 WIDE = 16  # narrower values are read faster than they are made again

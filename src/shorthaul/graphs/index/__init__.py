@@ -1,0 +1,1 @@
+"""The orders in which a graph's edges are read."""

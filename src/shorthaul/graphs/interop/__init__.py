@@ -1,0 +1,1 @@
+"""Graphs and features from and to PyG and DGL."""

@@ -1,0 +1,1 @@
+"""Mini-batches, sampled and gathered while the model trains."""

@@ -1,0 +1,63 @@
+"""What a `MiniBatchLoader` hands out: everything that one step of training reads."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+
+from shorthaul.graphs.sampling.blocks import Block
+
+Rows = torch.Tensor | Mapping[str, torch.Tensor]
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class MiniBatch:
+    """The blocks around some seeds, with the features of their input nodes and the seeds' labels.
+
+    Its memory is used for a later batch as soon as nothing refers to it any more; whoever keeps a
+    batch, or any tensor of it, keeps its values.
+    """
+
+    number: int  # within the epoch
+    seeds: torch.Tensor  # global ids, each once: what the last block writes, in that order
+    seed_rows: torch.Tensor  # for each seed as it was given, its position in `seeds`
+    blocks: Sequence[Block]  # in the order of the model's layers
+    features: Rows | None  # a row for each of `input_nodes`, or of each type's among them
+    labels: torch.Tensor | None  # one for each of `seeds`
+    type_positions: Mapping[str, torch.Tensor] | None = None  # where each type's input nodes are
+
+    @property
+    def input_nodes(self) -> torch.Tensor:
+        """Global ids of the nodes whose features the first layer reads."""
+        return self.blocks[0].source_nodes if self.blocks else self.seeds
+
+    def to(self, device: torch.device | str) -> MiniBatch:
+        """The same on another device."""
+
+        def move(value: torch.Tensor) -> torch.Tensor:
+            return value.to(device, non_blocking=True)
+
+        def move_rows(rows: Rows | None) -> Rows | None:
+            if rows is None or isinstance(rows, torch.Tensor):
+                return rows if rows is None else move(rows)
+            return {name: move(each) for name, each in rows.items()}
+
+        positions = move_rows(self.type_positions)
+        assert not isinstance(positions, torch.Tensor)
+        return replace(
+            self,
+            seeds=move(self.seeds),
+            seed_rows=move(self.seed_rows),
+            blocks=[each.to(device) for each in self.blocks],
+            features=move_rows(self.features),
+            labels=None if self.labels is None else move(self.labels),
+            type_positions=positions,
+        )
+
+    def __repr__(self) -> str:
+        return (
+            f"MiniBatch({self.number}: {self.seeds.shape[0]:,} seeds, "
+            f"{self.input_nodes.shape[0]:,} input nodes)"
+        )

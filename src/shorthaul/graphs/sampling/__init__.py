@@ -1,0 +1,1 @@
+"""Seeds in, compact blocks out."""

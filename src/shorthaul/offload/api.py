@@ -1,0 +1,168 @@
+"""`sh.offload_activations`: from a user's knobs to a context."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from shorthaul.errors import CudaUnavailableError
+from shorthaul.fallbacks import note_fallback
+from shorthaul.offload.codecs.compression import choose_codec
+from shorthaul.offload.context import ActivationOffload
+from shorthaul.offload.device.copies import DeviceCopier
+from shorthaul.offload.device.pinned_pool import PinnedBufferPool
+from shorthaul.offload.drive.endurance import Endurance, WearLimit, WriteLedger, identify_device
+from shorthaul.offload.drive.spool import SpoolSet
+from shorthaul.offload.policy.policy import (
+    OffloadAll,
+    OffloadChosen,
+    OffloadPlanned,
+    OffloadPrefix,
+    Policy,
+    SavedTensor,
+)
+from shorthaul.offload.store.store import ActivationStore
+from shorthaul.settings import settings
+from shorthaul.storage import BufferPool, StorageEngine, open_engine
+from shorthaul.units import parse_bytes
+
+DEFAULT_MINIMUM_BYTES = 2**20
+# Writes need room for what a layer saves at once; reads only have to run ahead of the use, and at
+# 2 GB/s this is 30 ms of it.
+DEFAULT_IN_FLIGHT_BYTES = 128 * 2**20
+DEFAULT_PREFETCH_BYTES = 64 * 2**20
+
+Directories = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
+
+
+def offload_activations(
+    directory: Directories | None = None,
+    *,
+    budget: int | str | None = None,
+    policy: str | Callable[[SavedTensor], bool] = "auto",
+    minimum_bytes: int | str = DEFAULT_MINIMUM_BYTES,
+    in_flight: int | str | None = None,
+    prefetch: int | str | None = None,
+    compress: str | None = None,
+    memory: int | str = 0,
+    checksum: bool = True,
+    on_full: str = "keep",
+    endurance: Mapping[str, Any] | Endurance | None = None,
+    spread: str = "turns",
+    allow_memory: bool = False,
+    engine: str | Callable[[], StorageEngine] | None = None,
+) -> ActivationOffload:
+    """Move what autograd saves to disk during forward, and back in time for backward.
+
+    >>> import torch, shorthaul as sh
+    >>> layers = torch.nn.Sequential(*(torch.nn.Linear(512, 512) for _ in range(4)))
+    >>> with sh.offload_activations(minimum_bytes="64KiB") as offload:
+    ...     layers(torch.randn(256, 512)).square().mean().backward()
+    >>> offload.report().counts.offloaded
+    5
+
+    Gradients are bit-equal to those without it. `directory` is a directory on a disk, or several;
+    by default the scratch setting. `budget` bounds the activation bytes in memory. `minimum_bytes`
+    is the size below which tensors stay. `in_flight` and `prefetch` bound what is being written and
+    what is read ahead. `compress` names a codec: "mask", "lz4" and "zstd" are exact, "int8" and "fp8"
+    are not; "auto" packs exactly, and only where it pays. `memory` is how many bytes of packed
+    tensors may stay in memory before the disk is used. `checksum` verifies what comes back.
+    `endurance` describes the drive and limits its wear: `{"tbw": "600TB", "daily": "2TB"}`. `on_full`
+    says what a full disk means: "keep" in memory, or "raise". `spread` uses several directories in
+    "turns" or "stripes". `allow_memory` permits a directory that is itself memory. `engine` names a
+    storage engine, or makes one.
+    """
+    if on_full not in ("keep", "raise"):
+        raise ValueError(f"on_full must be 'keep' or 'raise', got {on_full!r}")
+    if not callable(policy) and policy not in ("auto", "all", "ssdtrain"):
+        raise ValueError(f"policy must be 'auto', 'all', 'ssdtrain' or a callable, got {policy!r}")
+    if directory is None:
+        directory = settings.scratch_directory
+    given = [directory] if isinstance(directory, str | os.PathLike) else list(directory)
+    if not given:
+        raise ValueError(
+            "directory must be a directory or several, got an empty list; leave it out for the "
+            "scratch setting"
+        )
+    budget_bytes = None if budget is None else parse_bytes(budget)
+    in_flight_bytes = parse_bytes(DEFAULT_IN_FLIGHT_BYTES if in_flight is None else in_flight)
+    prefetch_bytes = parse_bytes(DEFAULT_PREFETCH_BYTES if prefetch is None else prefetch)
+    pool_bytes = budget_bytes
+    if budget_bytes is not None:
+        # Half of it: a feed-forward layer saves two large tensors in a row, and with a quarter the
+        # second waited for the first. Reads come one after another, with a layer's work in between.
+        in_flight_bytes = min(in_flight_bytes, budget_bytes // 2)
+        prefetch_bytes = min(prefetch_bytes, budget_bytes // 4)
+    if pool_bytes is None:
+        pool_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    is_automatic = compress == "auto"
+    codec = None if compress is None or is_automatic else choose_codec(compress)
+    minimum_bytes, packed_limit_bytes = parse_bytes(minimum_bytes), parse_bytes(memory)
+    wear = WearLimit(Endurance.parse(endurance), WriteLedger(identify_device(given[0])))
+
+    # What is opened until something is refused is closed again: the store closes it from then on.
+    with contextlib.ExitStack() as opened:
+
+        def open_lane() -> StorageEngine:
+            return opened.enter_context(engine() if callable(engine) else open_engine(engine))
+
+        spools = SpoolSet([Path(each) for each in given], spread=spread, allow_memory=allow_memory)
+        opened.callback(spools.close)
+        store = ActivationStore(
+            open_lane(),
+            open_lane(),
+            opened.enter_context(open_pool(pool_bytes)),
+            spools,
+            budget_bytes=budget_bytes,
+            in_flight_bytes=in_flight_bytes,
+            prefetch_bytes=prefetch_bytes,
+            has_checksums=checksum,
+            raises_when_full=on_full == "raise",
+            codec=codec,
+            packed_limit_bytes=packed_limit_bytes,
+            wear=wear,
+            copier=DeviceCopier() if torch.cuda.is_available() else None,
+        )
+        opened.pop_all()
+        return ActivationOffload(
+            store,
+            minimum_bytes=minimum_bytes,
+            wear=wear,
+            choose_policy=lambda offload: _choose_policy(policy, offload),
+            is_packing_automatic=is_automatic,
+        )
+
+
+def open_pool(budget_bytes: int) -> BufferPool:
+    """Buffers for activations: pinned, where there is a GPU to copy from."""
+    why = "activation buffers"
+    if torch.cuda.is_available():
+        try:
+            return PinnedBufferPool(budget_bytes, why=why)
+        except CudaUnavailableError as error:  # a GPU, but not one of CUDA
+            note_fallback("pinned buffers", "pageable memory, copied more slowly", error.reason)
+    return BufferPool(budget_bytes, why=why)
+
+
+def _choose_policy(
+    policy: str | Callable[[SavedTensor], bool], offload: ActivationOffload
+) -> Policy:
+    store = offload.store
+    if callable(policy):
+        return OffloadChosen(policy)
+    if policy == "ssdtrain":
+        return OffloadPrefix()
+    if policy == "all" or store.budget_bytes is None:
+        return OffloadAll()
+    return OffloadPlanned(
+        budget_bytes=store.budget_bytes,
+        in_flight_bytes=store.in_flight_bytes,
+        prefetch_bytes=store.prefetch_bytes,
+        measure_disk=offload.measure_disk,
+        limit_writes=offload.wear.limits_per_step,
+    )

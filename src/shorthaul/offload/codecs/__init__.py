@@ -1,0 +1,1 @@
+"""Bytes of an activation: copied, checked, made fewer and made whole again."""

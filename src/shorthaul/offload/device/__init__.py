@@ -1,0 +1,1 @@
+"""Tensors on a GPU on their way to pinned memory and back."""

@@ -1,0 +1,1 @@
+"""Which saved tensors leave, which stay, which are computed again."""

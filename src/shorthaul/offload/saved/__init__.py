@@ -1,0 +1,1 @@
+"""What autograd saved: its identity, its record, and the step around it."""

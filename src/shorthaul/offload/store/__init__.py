@@ -1,0 +1,1 @@
+"""Records on their way out of memory and back, within a budget."""

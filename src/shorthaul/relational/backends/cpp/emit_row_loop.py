@@ -1,0 +1,230 @@
+"""A `RowLoop` as C++: one loop over rows, a sweep over the finer rows of each for every level of
+reductions that need one another (softmax: the maximum, the sum of the powers, the weighted sum).
+
+`sweeps` says what comes when, `emit_values` writes the values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from shorthaul.relational.backends.cpp.emit_values import SIMD, Place, ValueWriter, c_name, flat
+from shorthaul.relational.backends.loop_order import SweepOrder
+from shorthaul.relational.ir.program import Program
+from shorthaul.relational.ir.spaces import Space
+from shorthaul.relational.lowering.kernels import RowLoop
+
+# Finer rows are summed in pieces of this many, and then the pieces: a float32 that has added up a hundred
+# thousand edges of a hub has few bits left for the next one.
+PIECE_ROWS = 512
+
+
+@dataclass(frozen=True)
+class LoopKernel:
+    """The text of one function, and what must be passed to it."""
+
+    name: str
+    text: str
+    ways: tuple[tuple[Space, str], ...]  # index tensors, in order
+    leaves: tuple[str, ...]  # stored values that are read
+    results: tuple[str, ...]  # stored values that are written
+    masks: tuple[str, ...]  # dropout masks, by their streams
+
+
+def emit_row_loop(
+    name: str,
+    work: RowLoop,
+    program: Program,
+    stored: Iterable[str],
+    exported: Iterable[str],
+    *,
+    is_narrow: bool = False,
+) -> LoopKernel:
+    """The kernel of `work`; results that are not `exported` stay in registers.
+
+    The rows of a small space are tiles, and its results their sums, not rounded yet.
+
+    `is_narrow`: memory holds fewer bits than the kernel computes with.
+    """
+    order = SweepOrder(work, program, stored)
+    return _LoopWriter(name, order, frozenset(exported), is_narrow).write()
+
+
+class _LoopWriter:
+    def __init__(
+        self, name: str, order: SweepOrder, exported: frozenset[str], is_narrow: bool
+    ) -> None:
+        self.name, self.order, self.exported = name, order, exported
+        self.work, self.program = order.work, order.program
+        self.prefetches = False
+        rounded = is_narrow and not order.work.space.is_small
+        self.values = ValueWriter(order, exported if rounded else frozenset())
+
+    def write(self) -> LoopKernel:
+        row = Place(3)
+        for number in range(self.order.count):
+            self._write_sweep(row, number)
+        for result in self.order.outer:
+            self._write_result(row, result)
+        return LoopKernel(
+            self.name,
+            self._frame(row),
+            tuple(self.values.ways),
+            tuple(self.values.leaves),
+            tuple(r for r in self.work.results if r in self.exported),
+            tuple(self.values.masks),
+        )
+
+    def _write_sweep(self, row: Place, number: int) -> None:
+        now = self.order.reductions_in(number)
+        sums = [each for each in now if self.program[each]["kind"] == "sum"]
+        piece = Place(4, row)
+        for reduction in now:
+            self._start(reduction, c_name(reduction), row)
+        for reduction in sums:
+            self._start(reduction, _in_piece(reduction), piece)
+        body = Place(5, row)
+        self._write_kept(number, body)
+        for result in self.order.inner_in(number):
+            self.values.name(result, body)
+            if result in self.exported:
+                self._store(result, body, "f")
+        for reduction in now:
+            self._accumulate(reduction, body)
+        piece.say("for (int64_t p = piece; p < end; ++p) {")
+        piece.say("  const int64_t f = members ? members[p] : p;")
+        ahead = self.values.take_prefetches()
+        self.prefetches |= bool(ahead)
+        for line in ahead:
+            piece.say(line)
+        piece.lines += body.lines
+        piece.say("}")
+        for reduction in sums:
+            piece.say(
+                f"for (int i = 0; i < {self.program[reduction].size}; ++i) "
+                f"{c_name(reduction)}[i] += {_in_piece(reduction)}[i];"
+            )
+        row.say(f"// sweep {number + 1}: {', '.join([*now, *self.order.inner_in(number)])}")
+        row.say(f"for (int64_t piece = start; piece < stop; piece += {PIECE_ROWS}) {{")
+        row.say(f"  const int64_t end = std::min<int64_t>(piece + {PIECE_ROWS}, stop);")
+        row.lines += piece.lines
+        row.say("}")
+        for reduction in now:
+            self._finish(reduction, row)
+
+    def _write_kept(self, number: int, body: Place) -> None:
+        """Read what earlier sweeps kept, keep what later ones read."""
+        for value in self.order.kept_before(number):
+            body.say(
+                f"const real* {c_name(value)} = "
+                f"scratch_{c_name(value)}.data() + (p - start) * {self.program[value].size};"
+            )
+            body.names[value] = (c_name(value), False)
+        for value in self.order.kept_in(number):
+            self.values.name(value, body)
+            size = self.program[value].size
+            element = self.values.element(value, body)
+            body.say(
+                f"for (int i = 0; i < {size}; ++i) "
+                f"scratch_{c_name(value)}[(p - start) * {size} + i] = {element};"
+            )
+
+    def _start(self, reduction: str, array: str, place: Place) -> None:
+        step = self.program[reduction]
+        start = {"sum": "0", "max": "-INFINITY", "min": "INFINITY"}[step["kind"]]
+        place.say(f"real {array}[{max(1, step.size)}];")
+        place.say(f"for (int i = 0; i < {step.size}; ++i) {array}[i] = {start};")
+
+    def _accumulate(self, reduction: str, body: Place) -> None:
+        step = self.program[reduction]
+        operand = step.operands[0]
+        if step["kind"] == "sum":
+            self.values.loop(
+                body,
+                step.shape,
+                lambda at: (
+                    f"{_in_piece(reduction)}[{flat(step.shape, at)}] += "
+                    f"{self.values.expression(operand, at, body)};"
+                ),
+                prepare=reduction,
+            )
+            return
+        # Written so that a NaN wins, as in PyTorch.
+        sign = ">" if step["kind"] == "max" else "<"
+        self.values.name(operand, body)
+        element = self.values.element(operand, body)
+        name = f"{c_name(reduction)}[i]"
+        body.say(SIMD)
+        body.say(
+            f"for (int i = 0; i < {step.size}; ++i) "
+            f"{name} = ({element} {sign} {name} || {element} != {element}) ? {element} : {name};"
+        )
+
+    def _finish(self, reduction: str, row: Place) -> None:
+        step = self.program[reduction]
+        if step["kind"] != "sum":  # nothing to choose from: 0, as the sum of nothing
+            row.say(
+                f"if (start == stop) "
+                f"for (int i = 0; i < {step.size}; ++i) {c_name(reduction)}[i] = 0;"
+            )
+        row.names[reduction] = (c_name(reduction), False)
+        self.values.round(reduction, row)
+
+    def _write_result(self, row: Place, result: str) -> None:
+        if self.program[result].operation != "reduce":
+            self.values.name(result, row)
+        if result in self.exported:
+            self._store(result, row, "row")
+
+    def _store(self, result: str, place: Place, at: str) -> None:
+        size = self.program[result].size
+        element = f"{c_name(result)}[i]"
+        if not self.work.space.is_small:  # the sums of tiles are added up first
+            element = f"Number::store({element})"
+        place.say(
+            f"for (int i = 0; i < {size}; ++i) out_{c_name(result)}[{at} * {size} + i] = {element};"
+        )
+
+    def _frame(self, row: Place) -> str:
+        over = f", with the {self.work.fine.value} rows of each" if self.work.fine else ""
+        kept = {c_name(each): self.program[each].size for each in self.order.kept}
+        lines = [
+            f"// {', '.join(self.work.results)}",
+            f"// rows = {self.work.space.value}{over}; threads take chunks of about equal work",
+            f"void {self.name}({', '.join(self._parameters())}) {{",
+            "  std::atomic<int64_t> next_chunk{0};",
+            "  shorthaul::on_each_thread(chunks < threads ? chunks : threads, [&](int64_t, int64_t) {",
+        ]
+        lines += [f"    std::vector<real> scratch_{each};" for each in kept]
+        lines.append("    for (int64_t chunk; (chunk = next_chunk.fetch_add(1)) < chunks;)")
+        lines.append(
+            "    for (int64_t row = chunk_rows[chunk]; row < chunk_rows[chunk + 1]; ++row) {"
+        )
+        if self.order.has_finer:
+            lines.append("      const int64_t start = pointers[row], stop = pointers[row + 1];")
+        if self.prefetches:
+            lines.append("      const int64_t chunk_stop = pointers[chunk_rows[chunk + 1]];")
+        for each, size in kept.items():
+            lines.append(
+                f"      if (int64_t(scratch_{each}.size()) < (stop - start) * {size}) "
+                f"scratch_{each}.resize((stop - start) * {size});"
+            )
+        return "\n".join([*lines, *row.lines, "    }", "  });", "}", ""])
+
+    def _parameters(self) -> list[str]:
+        """In the order in which `cpp` passes them."""
+        found = ["const Index* chunk_rows", "int64_t chunks"]
+        if self.order.has_finer:
+            found += ["const Index* pointers", "const Index* members"]
+        found += [f"const Index* {name}" for name in self.values.ways.values()]
+        found += [f"const Stored* {name}" for name in self.values.leaves.values()]
+        kind = "real" if self.work.space.is_small else "Stored"
+        found += [f"{kind}* out_{c_name(r)}" for r in self.work.results if r in self.exported]
+        found += [f"int64_t {name}" for name in self.values.masks.values()]
+        return [*found, "int64_t targets", "int64_t threads"]
+
+
+def _in_piece(reduction: str) -> str:
+    """The array with a sum over the current piece."""
+    return f"piece_{c_name(reduction)}"

@@ -1,0 +1,1 @@
+"""What an author writes, recorded as a program."""

@@ -1,0 +1,1 @@
+"""How a layer became kernels, in words and as a picture."""

@@ -1,0 +1,1 @@
+"""Layers and weights of PyG and DGL."""

@@ -1,0 +1,1 @@
+"""The compiler's one data structure: programs, spaces, operations."""

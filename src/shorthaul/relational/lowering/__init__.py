@@ -1,0 +1,1 @@
+"""From steps to kernels: which values get memory, and which kernel makes each."""

@@ -1,0 +1,1 @@
+"""What a plan's kernels cost on a graph, and what to keep for the backward pass."""

@@ -1,0 +1,1 @@
+"""A compiled layer at work: arguments, autograd, operators."""

@@ -1,0 +1,1 @@
+"""Rows in host memory, read by a CUDA device where they lie."""

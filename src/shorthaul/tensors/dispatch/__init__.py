@@ -1,0 +1,1 @@
+"""What torch's operators do with a unified operand."""

@@ -1,0 +1,286 @@
+"""What each operator does with a unified operand: views stay unified, the rest follows the table.
+
+A unified tensor in memory is an ordinary CPU tensor to every kernel, so most operators run on it as
+they are, without wrapping or copying; what is decided here is where, and as what the result comes
+back. A tensor whose rows lie on disk, or are quantised, has no memory of its own, and only the
+operators of `_BY_ROW` are done on it.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from shorthaul.errors import PlacementError, ReadOnlyTensorError
+from shorthaul.tensors.dispatch.placement import choose_placement
+
+if TYPE_CHECKING:
+    from shorthaul.tensors.unified_tensor import UnifiedTensor
+
+Operator = torch._ops.OpOverload
+
+_aten = torch.ops.aten
+
+
+@dataclass(frozen=True)
+class OperatorFacts:
+    """What an operator's schema says about its arguments and results."""
+
+    name: str
+    is_view: bool  # a result shares memory with the first argument
+    written: tuple[int | str, ...]  # arguments that are changed, by position or keyword
+    ignored: tuple[int | str, ...]  # indexes: they are no operands, they follow the table
+
+
+# Operators whose index goes where the table goes: arguments by position.
+_INDEXES: dict[str, tuple[int | str, ...]] = {
+    "index": (1,),
+    "index_select": (2,),
+    "gather": (2,),
+    "take": (1,),
+    "take_along_dim": (1,),
+    "masked_select": (1,),
+    "embedding": (1,),
+}
+
+
+@functools.cache
+def describe_operator(operator: Operator) -> OperatorFacts:
+    """The facts that dispatching needs, read from the schema once."""
+    schema = operator._schema
+    written: list[int | str] = []
+    for position, argument in enumerate(schema.arguments):
+        if argument.alias_info is not None and argument.alias_info.is_write:
+            written.append(argument.name if argument.kwarg_only else position)
+    is_view = any(
+        each.alias_info is not None and not each.alias_info.is_write for each in schema.returns
+    )
+    name = schema.name.partition("::")[2]
+    return OperatorFacts(name, is_view, tuple(written), _INDEXES.get(name, ()))
+
+
+@functools.cache
+def current_device() -> torch.device | None:
+    """The accelerator that unified tensors are read by: CUDA, where there is one."""
+    return torch.device("cuda") if torch.cuda.is_available() else None
+
+
+def run_operator(
+    kind: type[UnifiedTensor], operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    """Run `operator`, of whose arguments at least one is unified."""
+    facts = describe_operator(operator)
+    operands = [*_tensors(args), *_tensors(kwargs.values())]
+    unified = [each for each in operands if isinstance(each, kind)]
+    without_memory = next((each for each in unified if not each.has_memory), None)
+    if without_memory is not None:
+        handler = _BY_ROW.get(operator)
+        if handler is None:
+            raise without_memory._refusal(facts.name)
+        return handler(*args, **kwargs)
+    if facts.written:
+        return _run_written(kind, operator, facts, args, kwargs)
+    if facts.is_view:
+        with torch._C._DisableTorchDispatch():
+            result = operator(*args, **kwargs)
+        return _wrap(result, unified[0])
+    device = kwargs.get("device")
+    if device is not None:  # asked for by name, so there is nothing to choose
+        return _run_where_asked(operator, args, kwargs, torch.device(device), unified[0])
+    return _run_placed(kind, operator, facts, args, kwargs, unified)
+
+
+def _run_written(
+    kind: type[UnifiedTensor],
+    operator: Operator,
+    facts: OperatorFacts,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+) -> Any:
+    """In place, or with `out=`: what is written to decides where."""
+    targets = []
+    for place in facts.written:
+        value = kwargs.get(place) if isinstance(place, str) else _at(args, place)
+        targets += [*_tensors([value])]
+    for each in targets:
+        if isinstance(each, kind) and each.is_read_only:
+            raise ReadOnlyTensorError(facts.name, "read-only memory")
+    if any(isinstance(each, kind) for each in targets):
+        device = torch.device("cpu")
+    else:
+        device = targets[0].device if targets else torch.device("cpu")
+    if device.type == "cpu":
+        if operator is not _aten.copy_.default:  # which copies across devices itself
+            args, kwargs = _moved(args, kwargs, _to_host)
+    elif operator is not _aten.copy_.default:
+        args, kwargs = _moved(args, kwargs, _mover(kind, device))
+    with torch._C._DisableTorchDispatch():
+        return operator(*args, **kwargs)
+
+
+def _run_where_asked(
+    operator: Operator,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    device: torch.device,
+    like: UnifiedTensor,
+) -> Any:
+    is_unified = device.type not in ("cpu", "cuda", "meta") and device.type == _unified_name()
+    if is_unified:
+        kwargs = {**kwargs, "device": torch.device("cpu")}
+    with torch._C._DisableTorchDispatch():
+        result = operator(*args, **kwargs)
+    return _wrap(result, like, is_new=True) if is_unified else result
+
+
+def _run_placed(
+    kind: type[UnifiedTensor],
+    operator: Operator,
+    facts: OperatorFacts,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    unified: Sequence[UnifiedTensor],
+) -> Any:
+    counted = [*_tensors(each for place, each in enumerate(args) if place not in facts.ignored)]
+    others = [each for each in (*counted, *_tensors(kwargs.values())) if not isinstance(each, kind)]
+    accelerated = [each for each in others if each.device.type != "cpu"]
+    scalars = sum(each.dim() == 0 and each.device.type == "cpu" for each in others)
+    placement = choose_placement(
+        device_tensors=len(accelerated),
+        cpu_tensors=len(others) - len(accelerated) - scalars,
+        cpu_scalars=scalars,
+        has_device=current_device() is not None,
+        propagate=any(each.propagate for each in unified),
+    )
+    if placement is None:
+        raise PlacementError(facts.name, sorted({str(each.device) for each in others}))
+    if placement.compute == "device":
+        device = accelerated[0].device if accelerated else current_device()
+        assert device is not None
+        args, kwargs = _moved(args, kwargs, _mover(kind, device))
+    elif facts.ignored:
+        args, kwargs = _moved(args, kwargs, _to_host)
+    with torch._C._DisableTorchDispatch():
+        result = operator(*args, **kwargs)
+    return _wrap(result, unified[0], is_new=True) if placement.output == "unified" else result
+
+
+def _mover(kind: type[UnifiedTensor], device: torch.device) -> Callable[[Any], Any]:
+    """What takes unified tensors, and indexes that follow them, to `device`."""
+
+    def move(tensor: torch.Tensor) -> torch.Tensor:
+        if isinstance(tensor, kind):
+            with torch._C._DisableTorchDispatch():
+                return tensor.detach().to(device)
+        is_index = tensor.dtype in (torch.int64, torch.int32, torch.bool) and tensor.dim() > 0
+        return tensor.to(device) if is_index and tensor.device.type == "cpu" else tensor
+
+    return move
+
+
+def _to_host(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor if tensor.device.type in ("cpu", "meta") else tensor.cpu()
+
+
+def _moved(
+    args: tuple[Any, ...], kwargs: dict[str, Any], move: Callable[[torch.Tensor], torch.Tensor]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    def each(value: Any) -> Any:
+        if isinstance(value, torch.Tensor):
+            return move(value)
+        if isinstance(value, list | tuple):
+            return type(value)(map(each, value))
+        return value
+
+    return tuple(map(each, args)), {key: each(value) for key, value in kwargs.items()}
+
+
+def _wrap(result: Any, like: UnifiedTensor, *, is_new: bool = False) -> Any:
+    """Tensors in `result` as unified ones: views of `like`, or new tables of its kind."""
+    if isinstance(result, torch.Tensor):
+        is_plain = type(result) is torch.Tensor and result.layout == torch.strided
+        return like._unify(result, is_new=is_new) if is_plain else result
+    if isinstance(result, list | tuple):
+        return type(result)(_wrap(each, like, is_new=is_new) for each in result)
+    return result
+
+
+def _tensors(values: Any) -> Iterator[torch.Tensor]:
+    for each in values:
+        if isinstance(each, torch.Tensor):
+            yield each
+        elif isinstance(each, list | tuple):
+            yield from _tensors(each)
+
+
+def _at(args: Sequence[Any], place: int) -> Any:
+    return args[place] if place < len(args) else None
+
+
+def _unified_name() -> str:
+    name: str = torch._C._get_privateuse1_backend_name()
+    return name
+
+
+# Operators on rows that have no memory of their own.
+
+
+def _select_rows(table: UnifiedTensor, dimension: int, ids: torch.Tensor) -> torch.Tensor:
+    if dimension % table.dim():
+        raise table._refusal("index_select", "Only whole rows are read: index_select(0, ids).")
+    return table._gather_plain(ids)
+
+
+def _index(table: UnifiedTensor, indices: Sequence[torch.Tensor | None]) -> torch.Tensor:
+    ids, *rest = indices
+    if ids is None or any(each is not None for each in rest):
+        raise table._refusal("index", "Only whole rows are read: u[ids], then index the rows.")
+    if ids.dtype in (torch.bool, torch.uint8):
+        if ids.dim() != 1 or len(ids) != table.shape[0]:
+            raise table._refusal("index", "A mask must have one entry for each row.")
+        ids = ids.nonzero()[:, 0]
+    return table._gather_plain(ids)
+
+
+def _embed(table: UnifiedTensor, ids: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:
+    return table._gather_plain(ids)
+
+
+def _slice(
+    table: UnifiedTensor,
+    dimension: int = 0,
+    start: int | None = None,
+    stop: int | None = None,
+    step: int = 1,
+) -> UnifiedTensor:
+    if dimension % table.dim():
+        if (start or 0) == 0 and (stop is None or stop >= table.shape[dimension]) and step == 1:
+            return table._same_rows()
+        raise table._refusal("slice", "Only rows are cut on disk: u[a:b], then cut the rows read.")
+    return table._row_range(range(table.shape[0])[start:stop:step])
+
+
+def _select(table: UnifiedTensor, dimension: int, index: int) -> torch.Tensor:
+    if dimension % table.dim():
+        raise table._refusal("select", "Only whole rows are read: u[ids], then u[ids][:, column].")
+    index = range(table.shape[0])[index]
+    return table._table.read(index, index + 1)[0]
+
+
+def _same(table: UnifiedTensor) -> UnifiedTensor:
+    return table._same_rows()
+
+
+_BY_ROW: dict[Operator, Callable[..., Any]] = {
+    _aten.index_select.default: _select_rows,
+    _aten.index.Tensor: _index,
+    _aten.embedding.default: _embed,
+    _aten.slice.Tensor: _slice,
+    _aten.select.int: _select,
+    _aten.detach.default: _same,
+    _aten.alias.default: _same,
+}

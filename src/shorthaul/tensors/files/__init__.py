@@ -1,0 +1,1 @@
+"""Where the rows of a table lie in a file, format by format."""

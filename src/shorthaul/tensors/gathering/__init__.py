@@ -1,0 +1,1 @@
+"""Gathers that autograd records, and their gradients."""

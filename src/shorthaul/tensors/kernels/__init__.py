@@ -1,0 +1,1 @@
+"""Generated kernels for rows in memory, and the same in plain torch."""

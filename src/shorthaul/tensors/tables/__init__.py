@@ -1,0 +1,1 @@
+"""Rows that lie somewhere: what every table promises, and the tables in memory."""

@@ -1,0 +1,1 @@
+"""Rows that lie in a file, read as they are asked for."""

@@ -1,0 +1,50 @@
+import pytest
+
+from shorthaul.errors import GraphError, SamplingError
+from shorthaul.graphs import RelationalGraph
+from shorthaul.graphs.sampling.fan_outs import read_fan_outs
+
+
+@pytest.fixture
+def graph() -> RelationalGraph:
+    return RelationalGraph.from_edges(
+        [0, 1, 1], [1, 0, 1], [0, 1, 2], relations=["cites", "writes", "likes"]
+    )
+
+
+def test_numbers_stand_for_all_relations_together(graph: RelationalGraph) -> None:
+    assert read_fan_outs(graph, (15, -1, 0)) == [[15], [-1], [0]]
+
+
+def test_mappings_give_one_number_to_each_relation(graph: RelationalGraph) -> None:
+    assert read_fan_outs(graph, [{"likes": 1, 0: 2, "writes": -1}]) == [[2, -1, 1]]
+    assert read_fan_outs(graph, [dict.fromkeys(graph.relations, 5)]) == [[5, 5, 5]]
+
+
+@pytest.mark.parametrize(
+    ("fan_outs", "message"),
+    [
+        (5, "one entry for each hop"),
+        ({"cites": 5}, "one entry for each hop"),
+        (
+            [-2],
+            r"fan_outs\[0\] must be a whole number of neighbours, or -1 for all of them, got -2",
+        ),
+        ([3, True], r"fan_outs\[1\] must be"),
+        ([2.5], r"fan_outs\[0\] must be"),
+        ([{"cites": 1}], r"names 1 of 3 relations; it lacks node writes node, node likes node"),
+        ([{"cites": 1, 0: 2, 1: 1, 2: 1}], "is named twice"),
+        ([{9: 1}], "expected a relation's name"),
+        ([{"cites": "x"}], r"fan_outs\[0\]\['cites'\] must be"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused(
+    graph: RelationalGraph, fan_outs: object, message: str
+) -> None:
+    with pytest.raises(SamplingError, match=message):
+        read_fan_outs(graph, fan_outs)  # type: ignore[arg-type]
+
+
+def test_an_unknown_relation_is_named(graph: RelationalGraph) -> None:
+    with pytest.raises(GraphError, match="there is no relation `hates`"):
+        read_fan_outs(graph, [{"hates": 1}])

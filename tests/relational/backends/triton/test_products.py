@@ -1,0 +1,24 @@
+"""Products in Triton's interpreter, at sizes that fill no block."""
+
+import pytest
+import torch
+
+pytest.importorskip("triton")
+
+from shorthaul.relational.backends.triton import products as triton_products
+from shorthaul.relational.backends.triton.launch import REALS
+from tests.relational.backends.triton_results import KERNELS, interpreted, require_small_errors
+from tests.triton_programs import CUBIN_MAGIC, compile_kernel
+
+
+def test_interpreted_products_equal_pytorch():
+    products = tuple(each for each in interpreted(KERNELS) if "product" in each["case"])
+    require_small_errors(products, 6)
+
+
+@pytest.mark.parametrize("element", ["fp32", "bf16"])
+def test_the_sum_of_tiles_compiles(element):
+    types = {"first": "*i32", "partial": "*fp32", "out": f"*{element}"}
+    constants = {"SIZE": 300, "REAL": REALS[torch.float32], "BLOCK": 256}
+    made = compile_kernel(triton_products.sum_tiles_kernel, types, constants, 80)
+    assert made["cubin"][:4] == CUBIN_MAGIC
