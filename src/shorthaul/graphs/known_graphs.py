@@ -7,24 +7,31 @@ a graph's three columns gets the graph itself back, with the indexes that it has
 from __future__ import annotations
 
 import weakref
-from typing import TYPE_CHECKING
+from typing import Any, Protocol
 
 import torch
 
-if TYPE_CHECKING:
-    from shorthaul.graphs.graph import RelationalGraph
 
-_known: weakref.WeakValueDictionary[int, RelationalGraph] = weakref.WeakValueDictionary()
+class Columns(Protocol):
+    """A `RelationalGraph`, as far as it is found by its columns."""
+
+    @property
+    def source(self) -> torch.Tensor: ...
+    @property
+    def target(self) -> torch.Tensor: ...
+    @property
+    def relation(self) -> torch.Tensor: ...
 
 
-def remember_graph(graph: RelationalGraph) -> None:
+_known: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
+
+
+def remember_graph(graph: Columns) -> None:
     """Let `find_known_graph` find it for as long as it lives."""
     _known[id(graph.source)] = graph
 
 
-def find_known_graph(
-    source: torch.Tensor, target: torch.Tensor, relation: torch.Tensor
-) -> RelationalGraph | None:
+def find_known_graph(source: torch.Tensor, target: torch.Tensor, relation: torch.Tensor) -> Any:
     """The graph whose columns are these very tensors.
 
     >>> from shorthaul.graphs import RelationalGraph

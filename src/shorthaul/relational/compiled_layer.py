@@ -78,7 +78,7 @@ class LayerDefinition:
         `without` names passes to leave out, to see what they are worth. `memory_budget`, such as
         "500MiB", is the most that the layer keeps for the backward pass; the rest is computed again.
         """
-        require_known_sizes(self, sizes)
+        require_known_sizes(self.name, self.size_names, sizes)
         options = {name: sizes[name] for name in self.options if name in sizes}
         widths = {name: value for name, value in sizes.items() if isinstance(value, int)}
         made = CompiledLayer(self, relations, node_types, widths, options, without)
@@ -179,8 +179,10 @@ class CompiledLayer(nn.Module):
         With a sampled block, a tensor has a row per source node of the block, a unified tensor one per
         node of the whole graph, and outputs have a row per target of the block.
         """
-        require_graph(self, graph)
-        tensors = name_features(self.function, features, named)
+        require_graph(self.definition.name, self.function.feature_names, self.relations, graph)
+        tensors = name_features(
+            self.function.program.name, self.function.feature_names, features, named
+        )
         for name in self.weight_names:
             tensors[name] = getattr(self, name)
         return self.function(graph, tensors, training=self.training)
@@ -243,7 +245,7 @@ class CompiledFunction:
         tensors = cast_as_autocast(read_all_features(program, tensors, block))
         if isinstance(graph, Block):
             num_targets = graph.num_targets
-            graph = graph_of_block(graph, count_relations(self, tensors))
+            graph = graph_of_block(graph, count_relations(self.names_per_relation, tensors))
         topology = on_device(Topology.of(graph, num_targets), device_of(tensors))
         values = prepare_arguments(program, topology, tensors)
         seed = (

@@ -16,8 +16,9 @@ from shorthaul.relational.backends.cpp import backend as cpp
 from shorthaul.relational.backends.run import PlanRun
 from shorthaul.relational.ir.program import Program
 from shorthaul.relational.ir.spaces import Space
+from shorthaul.relational.ir.verify import verify_program
 from shorthaul.relational.lowering.kernels import Plan, lower
-from shorthaul.relational.lowering.verify import verify_plan, verify_program
+from shorthaul.relational.lowering.verify import verify_plan
 from shorthaul.relational.passes import PASS_NAMES, run_passes
 from shorthaul.relational.passes.differentiate import differentiate
 from shorthaul.relational.passes.rewriting import GraphSizes

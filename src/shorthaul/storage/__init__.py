@@ -8,10 +8,10 @@ from shorthaul.storage.engine import (
     Priority,
     StorageEngine,
     Ticket,
-    open_engine,
 )
 from shorthaul.storage.file import StorageFile, open_file
 from shorthaul.storage.memory_engine import MemoryEngine
+from shorthaul.storage.opening import open_engine
 from shorthaul.storage.testing.faulty_engine import Fault, FaultyEngine, faulty_engine
 from shorthaul.storage.testing.throttled_engine import ThrottledEngine, throttled_engine
 from shorthaul.storage.thread_engine import ThreadEngine

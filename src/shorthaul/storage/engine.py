@@ -32,16 +32,13 @@ import numpy.typing as npt
 import torch
 
 from shorthaul.errors import (
-    EngineUnavailableError,
     ForkedTicketError,
     ShortReadError,
     StorageError,
     WaitTimeoutError,
 )
-from shorthaul.fallbacks import note_fallback
 from shorthaul.interrupts import PATIENCE_SECONDS, deferred_interrupts, obey_interrupts
 from shorthaul.meter import record_move, record_stall
-from shorthaul.settings import settings
 from shorthaul.storage.buffer_pool import Buffer
 from shorthaul.storage.coalesce import Int64Array
 from shorthaul.storage.file import StorageFile
@@ -412,33 +409,6 @@ class StorageEngine(ABC):
 
     def __repr__(self) -> str:
         return f"<{self.name} engine>"
-
-
-def open_engine(name: str | None = None, **options: Any) -> StorageEngine:
-    """The engine called `name`, or the one that `settings.engine` chooses.
-
-    Options are the same for all: `depth` (requests at the disk at once) and `in_flight_bytes`
-    (bytes of unfinished tickets, above which submitting waits). `auto` takes io_uring where it
-    works and threads elsewhere, and says so once; an engine asked for by name is that engine, or an
-    `EngineUnavailableError`.
-    """
-    from shorthaul.storage.memory_engine import MemoryEngine
-    from shorthaul.storage.thread_engine import ThreadEngine
-    from shorthaul.storage.uring_engine import UringEngine
-
-    chosen = name or settings.engine
-    if chosen == "auto":
-        try:
-            return UringEngine(**options)
-        except EngineUnavailableError as error:
-            note_fallback("storage engine", "threads", error.reason)
-            return ThreadEngine(**options)
-    engines: dict[str, type[UringEngine | ThreadEngine | MemoryEngine]] = {
-        each.name: each for each in (UringEngine, ThreadEngine, MemoryEngine)
-    }
-    if chosen not in engines:
-        raise EngineUnavailableError(chosen, f"there are auto, {', '.join(engines)}")
-    return engines[chosen](**options)
 
 
 def find_span(memory: Any, *, is_written: bool) -> Span:

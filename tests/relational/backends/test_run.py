@@ -2,13 +2,9 @@
 
 import pytest
 
-from shorthaul.relational.backends.run import (
-    find_exported,
-    find_last_uses,
-    find_outputs,
-    kernel_name,
-)
+from shorthaul.relational.backends.run import kernel_name
 from shorthaul.relational.lowering.kernels import lower, operands_of
+from shorthaul.relational.lowering.lifetimes import find_exported, find_last_uses, find_outputs
 from shorthaul.relational.passes.differentiate import differentiate
 from tests.relational.programs import attend, convolve, record
 

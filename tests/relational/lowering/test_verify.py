@@ -8,8 +8,9 @@ from shorthaul.errors import CompilerDefectError
 from shorthaul.relational import passes
 from shorthaul.relational.ir.program import Program
 from shorthaul.relational.ir.spaces import Space
+from shorthaul.relational.ir.verify import verify_program
 from shorthaul.relational.lowering.kernels import RowLoop, lower, operands_of, results_of
-from shorthaul.relational.lowering.verify import verify_plan, verify_program, verify_reads
+from shorthaul.relational.lowering.verify import verify_plan, verify_reads
 from shorthaul.relational.passes import run_passes
 from shorthaul.relational.passes.differentiate import differentiate
 from shorthaul.relational.planning.recompute import find_again

@@ -6,9 +6,9 @@ import torch
 from shorthaul.relational import NodeFeature, Weight, layer, linear
 from shorthaul.relational.backends.cpp.backend import Run
 from shorthaul.relational.backends.cpp.emit_products import ROWS_PER_OUTER_TILE
-from shorthaul.relational.backends.run import find_last_uses
 from shorthaul.relational.inspection.explain import explain_definition, guess_sizes
 from shorthaul.relational.ir.spaces import Space
+from shorthaul.relational.lowering.lifetimes import find_last_uses
 from shorthaul.relational.passes.rewriting import GraphSizes
 from shorthaul.relational.planning.estimate import Machine, estimate
 from shorthaul.relational.topology.topology import Topology

@@ -15,7 +15,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from shorthaul.relational.ir.program import Program, Step
+from shorthaul.relational.ir.program import Program
+from shorthaul.relational.ir.step import Step
 from shorthaul.relational.lowering.kernels import READ_THROUGH, RowLoop, base_of
 
 SCRATCH_WIDTH = 16  # values up to this wide are kept between the sweeps of one row

@@ -15,8 +15,9 @@ import torch
 from shorthaul.relational.ir.dropout_mask import keep_mask
 from shorthaul.relational.ir.operations import broadcast_shapes
 from shorthaul.relational.ir.pointwise import POINTWISE
-from shorthaul.relational.ir.program import Program, Step
+from shorthaul.relational.ir.program import Program
 from shorthaul.relational.ir.spaces import Space
+from shorthaul.relational.ir.step import Step
 from shorthaul.relational.topology.topology import Topology
 
 Values = Mapping[str, torch.Tensor]

@@ -15,8 +15,11 @@ from typing import Any
 
 from shorthaul.errors import LayerLanguageError
 from shorthaul.relational.ir.operations import infer
-from shorthaul.relational.ir.program import Builder, SourceLine
+from shorthaul.relational.ir.program import Builder
 from shorthaul.relational.ir.spaces import Space, find_way
+from shorthaul.relational.ir.step import SourceLine
+
+FUNCTIONS: set[str] = set()  # by name: `language` enters its own, for errors that name them
 
 _recording: ContextVar[Recorder | None] = ContextVar("recording", default=None)
 
@@ -178,13 +181,11 @@ class Symbolic:
 
 def _refuse_function(library: str, name: str) -> LayerLanguageError:
     """What to write in place of another library's function."""
-    from shorthaul.relational.frontend import language
-
     same = {"abs": "absolute", "cat": "concat", "concatenate": "concat", "matmul": "linear"}
     name = name.removeprefix("__").removesuffix("__")
     ours = same.get(name, name)
     instead = "the functions of shorthaul.relational"
-    if not ours.startswith("_") and callable(getattr(language, ours, None)):
+    if not ours.startswith("_") and ours in FUNCTIONS:
         instead = f"shorthaul.relational.{ours}"
     elif ours in ("sum", "max", "min", "mean", "amax", "amin"):
         kind = ours.removeprefix("a")

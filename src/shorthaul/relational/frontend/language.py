@@ -19,6 +19,7 @@ from __future__ import annotations
 from typing import Any
 
 from shorthaul.relational.frontend.expressions import (
+    FUNCTIONS,
     Expression,
     as_expression,
     combine,
@@ -195,3 +196,10 @@ def broadcast(value: Any, *shape: int) -> Expression:
     """`value` repeated to these widths."""
     value = as_expression(value)
     return value._recorder.add("broadcast", value._value, shape=tuple(shape))
+
+
+FUNCTIONS.update(
+    name
+    for name, made in globals().items()
+    if not name.startswith("_") and getattr(made, "__module__", "") == __name__
+)

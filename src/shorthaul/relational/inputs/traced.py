@@ -15,8 +15,8 @@ from shorthaul.graphs import RelationalGraph
 from shorthaul.graphs.known_graphs import find_known_graph
 from shorthaul.relational.inputs.graph import find_bipartite_graph, find_graph
 from shorthaul.relational.inputs.kept_graphs import keep_graph
+from shorthaul.relational.inputs.paths import find_paths
 from shorthaul.relational.inputs.self_loops import add_loops
-from shorthaul.relational.layers.han import find_paths
 from shorthaul.relational.runtime.traced_graph import BUILDERS, EdgeSizes
 from shorthaul.relational.topology.block_graph import graph_of_columns
 

@@ -13,10 +13,10 @@ from __future__ import annotations
 import inspect
 import math
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import torch
 
@@ -28,8 +28,12 @@ from shorthaul.relational.ir.spaces import Space
 from shorthaul.relational.passes.rewriting import GraphSizes
 from shorthaul.relational.planning.estimate import Estimate, Machine, estimate
 
-if TYPE_CHECKING:
-    from shorthaul.relational.compiled_layer import LayerDefinition
+
+class Author(Protocol):
+    """A `LayerDefinition`, as far as an explanation needs it."""
+
+    function: Callable[..., Any]
+    options: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -146,7 +150,7 @@ def _occupied(places: int, thrown: int) -> int:
 
 
 def explain_definition(
-    definition: LayerDefinition,
+    definition: Author,
     widths: Mapping[str, int],
     sizes: GraphSizes,
     *,

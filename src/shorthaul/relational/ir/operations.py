@@ -24,8 +24,8 @@ from typing import Any
 
 from shorthaul.errors import RelationalProgramError
 from shorthaul.relational.ir.pointwise import POINTWISE
-from shorthaul.relational.ir.program import Shape, SourceLine, Step
 from shorthaul.relational.ir.spaces import Space, follow
+from shorthaul.relational.ir.step import Shape, SourceLine, Step
 
 Inferred = tuple[Shape, Space]
 

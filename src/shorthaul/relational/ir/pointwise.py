@@ -9,15 +9,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import torch
 
-if TYPE_CHECKING:
-    from shorthaul.relational.ir.program import Builder
 
-# (builder, the result's gradient, operands, result, attributes) -> the operands' gradients
-Gradients = Callable[["Builder", str, tuple[str, ...], str, dict[str, Any]], tuple[str, ...]]
+class Maker(Protocol):
+    """What makes steps: a `Builder`."""
+
+    def add(self, operation: str, *operands: str, **attributes: Any) -> str:
+        """Make a value and return its name."""
+
+
+# (maker, the result's gradient, operands, result, attributes) -> the operands' gradients
+Gradients = Callable[[Maker, str, tuple[str, ...], str, dict[str, Any]], tuple[str, ...]]
 
 
 @dataclass(frozen=True)
@@ -36,7 +41,7 @@ def _slope(name: str, *attributes: str) -> Gradients:
     """The slope is the operation `name` of the operand, with the same `attributes`."""
 
     def gradients(
-        make: Builder, dy: str, operands: tuple[str, ...], result: str, have: dict[str, Any]
+        make: Maker, dy: str, operands: tuple[str, ...], result: str, have: dict[str, Any]
     ) -> tuple[str, ...]:
         slope = make.add(name, operands[0], **{key: have[key] for key in attributes})
         return (make.add("multiply", dy, slope),)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -14,14 +13,14 @@ from shorthaul.graphs import RelationalGraph
 from shorthaul.relational.compiled_layer import layer
 from shorthaul.relational.frontend.declarations import NodeFeature, Weight
 from shorthaul.relational.frontend.language import dot, dropout, leaky_relu, relu, softmax
-from shorthaul.relational.inputs.graph import glorot, keep_graph
+from shorthaul.relational.inputs.graph import glorot
+from shorthaul.relational.inputs.paths import find_paths
 from shorthaul.relational.inputs.typed import (
     Metadata,
     divide_by_heads,
     read_typed_input,
     read_widths,
 )
-from shorthaul.relational.runtime.traced_graph import trace_graph
 
 
 @layer
@@ -169,39 +168,6 @@ class HANConv(nn.Module):
     def extra_repr(self) -> str:
         """Width and heads."""
         return f"{self.out_channels}, heads={self.heads}"
-
-
-def find_paths(graph: Any) -> Any:
-    """The graph whose targets are the (relation, target) pairs, one relation after the other.
-
-    Sources keep their numbers, and targets have numbers of their own from 0 on: as many nodes as
-    there are of the more numerous of the two. While a model is traced it is a promise of that graph:
-    see `build_paths`.
-    """
-    if torch.compiler.is_compiling():
-        traced = trace_graph(graph, None, graph.num_relations)
-        return replace(traced, form=f"{traced.form} as paths")
-
-    def make() -> RelationalGraph:
-        starts = dict(zip(graph.node_types, graph.node_offsets, strict=False))
-        counts = dict(zip(graph.node_types, graph.nodes_per_type, strict=True))
-        shifts, total = [], 0
-        for each in graph.relations:
-            shifts.append(total - starts[each.target_type])
-            total += counts[each.target_type]
-        target = (
-            graph.target.long()
-            + torch.tensor(shifts, dtype=torch.int64, device="cpu")[graph.relation.long()]
-        )
-        return RelationalGraph.from_edges(
-            graph.source,
-            target,
-            graph.relation,
-            num_nodes=max(graph.num_nodes, total),
-            num_relations=graph.num_relations,
-        )
-
-    return keep_graph(("paths",), [graph], make)
 
 
 def _fill(rows: torch.Tensor, count: int) -> torch.Tensor:

@@ -17,8 +17,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from shorthaul.relational.ir.pointwise import POINTWISE
-from shorthaul.relational.ir.program import Program, Step, needed_steps
+from shorthaul.relational.ir.program import Program, needed_steps
 from shorthaul.relational.ir.spaces import Space
+from shorthaul.relational.ir.step import Step
 
 KEPT_WIDTH = 16  # wider values are not cheaper to read than what they are made of
 PRODUCT_WIDTH = 16  # an inner product of fewer numbers is cheaper to compute again

@@ -18,8 +18,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 
-from shorthaul.relational.ir.program import Program, Step, needed_steps
+from shorthaul.relational.ir.program import Program, needed_steps
 from shorthaul.relational.ir.spaces import Space
+from shorthaul.relational.ir.step import Step
 from shorthaul.relational.lowering.edge_memory import find_kept_edge_values
 
 CHOICES = ("keep_edge_values", "fuse_loops")  # of lowering, which can be left out by name

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator
 
 from shorthaul.relational.ir.program import Program
+from shorthaul.relational.ir.verify import verify_program
 from shorthaul.relational.lowering.kernels import CHOICES
-from shorthaul.relational.lowering.verify import verify_program
 from shorthaul.relational.passes.aggregation import place_products
 from shorthaul.relational.passes.bases import order_bases
 from shorthaul.relational.passes.compact import compact

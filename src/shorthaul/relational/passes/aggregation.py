@@ -5,8 +5,9 @@ A linear map by a weight that is the same for all rows of a sum commutes with it
 
 from __future__ import annotations
 
-from shorthaul.relational.ir.program import Program, Step
+from shorthaul.relational.ir.program import Program
 from shorthaul.relational.ir.spaces import Space
+from shorthaul.relational.ir.step import Step
 from shorthaul.relational.passes.rewriting import GraphSizes, Rewriter, rewrite
 from shorthaul.relational.passes.scaling import (
     aggregate_cost,

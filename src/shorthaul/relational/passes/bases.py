@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from shorthaul.relational.ir.program import Program, Step
+from shorthaul.relational.ir.program import Program
 from shorthaul.relational.ir.spaces import Space
+from shorthaul.relational.ir.step import Step
 from shorthaul.relational.passes.costs import Cost
 from shorthaul.relational.passes.rewriting import GraphSizes, Rewriter, rewrite
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from shorthaul.relational.ir.program import Program, Step
+from shorthaul.relational.ir.program import Program
 from shorthaul.relational.ir.spaces import (
     EDGE_WAYS,
     IDENTITY,
@@ -11,6 +11,7 @@ from shorthaul.relational.ir.spaces import (
     choose_space,
     find_way,
 )
+from shorthaul.relational.ir.step import Step
 from shorthaul.relational.passes.rewriting import GraphSizes, Rewriter
 
 POLES = ("divide", "reciprocal", "log", "sqrt")  # where a slope is infinite or there is no number

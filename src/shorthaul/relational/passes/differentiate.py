@@ -17,7 +17,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from shorthaul.relational.ir.pointwise import POINTWISE
-from shorthaul.relational.ir.program import Builder, Program, Shape, Step, drop_unused
+from shorthaul.relational.ir.program import Builder, Program, drop_unused
+from shorthaul.relational.ir.step import Shape, Step
 
 GRADIENT = "gradient_of_"
 

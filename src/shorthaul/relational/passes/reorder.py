@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from math import prod
 
-from shorthaul.relational.ir.program import Program, Step
+from shorthaul.relational.ir.program import Program
 from shorthaul.relational.ir.spaces import Space
+from shorthaul.relational.ir.step import Step
 from shorthaul.relational.passes.rewriting import GraphSizes, Rewriter, rewrite
 
 

@@ -7,8 +7,9 @@ import operator
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from shorthaul.relational.ir.program import Builder, Program, Step, drop_unused
+from shorthaul.relational.ir.program import Builder, Program, drop_unused
 from shorthaul.relational.ir.spaces import Space
+from shorthaul.relational.ir.step import Step
 from shorthaul.relational.topology.topology import Topology
 
 

@@ -10,8 +10,8 @@ from collections.abc import Callable
 from math import prod
 from typing import NamedTuple
 
-from shorthaul.relational.ir.program import Shape, Step
 from shorthaul.relational.ir.spaces import Space
+from shorthaul.relational.ir.step import Shape, Step
 from shorthaul.relational.passes.costs import Cost
 from shorthaul.relational.passes.rewriting import GraphSizes, Rewriter
 

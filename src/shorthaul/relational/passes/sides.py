@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from shorthaul.relational.ir.pointwise import POINTWISE
-from shorthaul.relational.ir.program import Program, Step, needed_steps
+from shorthaul.relational.ir.program import Program, needed_steps
 from shorthaul.relational.ir.spaces import Space
+from shorthaul.relational.ir.step import Step
 from shorthaul.relational.passes.costs import Cost
 from shorthaul.relational.passes.rewriting import GraphSizes, Rewriter, rewrite
 from shorthaul.relational.passes.scaling import (

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from shorthaul.relational.ir.program import Program, Step
+from shorthaul.relational.ir.program import Program
+from shorthaul.relational.ir.step import Step
 from shorthaul.relational.passes.rewriting import GraphSizes, Rewriter, rewrite
 
 

@@ -20,10 +20,9 @@ from math import prod
 
 from shorthaul.jit.peaks import measure_memory, measure_multiply_adds
 from shorthaul.relational.backends.cpp.emit_products import ROWS_PER_OUTER_TILE
-from shorthaul.relational.backends.run import find_exported, find_last_uses
 from shorthaul.relational.ir.pointwise import POINTWISE
-from shorthaul.relational.ir.program import Step
 from shorthaul.relational.ir.spaces import Space
+from shorthaul.relational.ir.step import Step
 from shorthaul.relational.lowering.kernels import (
     READ_THROUGH,
     OuterSum,
@@ -35,6 +34,7 @@ from shorthaul.relational.lowering.kernels import (
     base_of,
     results_of,
 )
+from shorthaul.relational.lowering.lifetimes import find_exported, find_last_uses
 from shorthaul.relational.passes.rewriting import GraphSizes
 from shorthaul.units import format_bytes, format_seconds
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
@@ -15,51 +15,47 @@ from shorthaul.relational.ir.spaces import Space
 from shorthaul.relational.topology.topology import Topology
 from shorthaul.tensors.unified_tensor import UnifiedTensor, borrow_memory
 
-if TYPE_CHECKING:
-    from shorthaul.relational.compiled_layer import CompiledFunction, CompiledLayer, LayerDefinition
-
 DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
 
 
-def require_known_sizes(definition: LayerDefinition, given: Collection[str]) -> None:
+def require_known_sizes(layer: str, size_names: Sequence[str], given: Collection[str]) -> None:
     """Raise if a layer is made with a keyword that is neither a width nor an option of its function."""
-    known = ["relations", "node_types", "without", "memory_budget", *definition.size_names]
-    _require_known(definition.name, "made", given, known)
+    known = ["relations", "node_types", "without", "memory_budget", *size_names]
+    _require_known(layer, "made", given, known)
 
 
-def require_graph(layer: CompiledLayer, given: Any) -> None:
+def require_graph(layer: str, feature_names: Sequence[str], relations: int, given: Any) -> None:
     """Raise unless a layer's first argument is a graph: PyG's layers take it second."""
     if isinstance(given, RelationalGraph | Block):
         return
-    names = ", ".join(layer.function.feature_names)
-    typed = ", edge_type" if layer.relations > 1 else ""
-    numbers = "num_nodes=..." + (f", num_relations={layer.relations}" if typed else "")
+    names = ", ".join(feature_names)
+    typed = ", edge_type" if relations > 1 else ""
+    numbers = "num_nodes=..." + (f", num_relations={relations}" if typed else "")
     raise LayerArgumentError(
-        f"`{layer.definition.name}` was called with a {type(given).__name__} where its graph goes",
+        f"`{layer}` was called with a {type(given).__name__} where its graph goes",
         f"wrong: layer(x, edge_index{typed}). Right: layer(graph, {names}) with\n"
         f"  graph = sh.RelationalGraph.from_edge_index(edge_index{typed}, {numbers}), or a Block",
     )
 
 
 def name_features(
-    function: CompiledFunction, features: Sequence[Any], named: Mapping[str, Any]
+    layer: str, names: Sequence[str], features: Sequence[Any], named: Mapping[str, Any]
 ) -> dict[str, Any]:
     """The features of a call by name; those that the layer does not have, or twice, are an error."""
-    names = function.feature_names
     if len(features) > len(names):
         raise LayerArgumentError(
-            f"`{function.program.name}` was called with {len(features)} features, and has {len(names)}",
+            f"`{layer}` was called with {len(features)} features, and has {len(names)}",
             f"pass the graph, then {', '.join(names) or 'nothing'}",
         )
     found = dict(zip(names, features, strict=False))
     twice = [name for name in named if name in found]
     if twice:
         raise LayerArgumentError(
-            f"`{function.program.name}` was called with {', '.join(twice)} twice: by place and by name",
+            f"`{layer}` was called with {', '.join(twice)} twice: by place and by name",
             "pass each feature once",
         )
-    _require_known(function.program.name, "called", named, list(names))
+    _require_known(layer, "called", named, list(names))
     return found | dict(named)
 
 
@@ -99,9 +95,9 @@ def is_cast(value: torch.Tensor) -> bool:
     return value.is_floating_point() and value.dtype is not torch.float64
 
 
-def count_relations(function: CompiledFunction, tensors: Mapping[str, torch.Tensor]) -> int:
+def count_relations(names_per_relation: Sequence[str], tensors: Mapping[str, torch.Tensor]) -> int:
     """How many relations the layer's weights are for; a layer without such weights sees one."""
-    for name in function.names_per_relation:
+    for name in names_per_relation:
         if tensors.get(name) is not None:
             return tensors[name].shape[0]
     return 1

@@ -17,9 +17,9 @@ import itertools
 import secrets
 import struct
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import torch
 
@@ -27,6 +27,7 @@ from shorthaul.errors import LayerArgumentError, SecondDerivativeError
 from shorthaul.jit import define_operator
 from shorthaul.relational.backends import reference
 from shorthaul.relational.compiler import Compilation
+from shorthaul.relational.frontend.declarations import Declaration
 from shorthaul.relational.ir.program import Program
 from shorthaul.relational.ir.spaces import Space
 from shorthaul.relational.passes.differentiate import GRADIENT
@@ -42,8 +43,38 @@ from shorthaul.relational.runtime.autograd import read_outputs, run_gradients
 from shorthaul.relational.runtime.traced_graph import BUILDERS, EdgeSizes, trace_graph
 from shorthaul.relational.topology.topology import Topology
 
-if TYPE_CHECKING:
-    from shorthaul.relational.compiled_layer import CompiledFunction
+
+class Recorded(Protocol):
+    """A `CompiledFunction`, as far as operators need it."""
+
+    name: str
+    program: Program
+    evaluation_program: Program
+    declarations: dict[str, Declaration]
+    without: tuple[str, ...]
+    input_names: tuple[str, ...]
+    names_per_relation: tuple[str, ...]
+    has_dropout: bool
+
+    def __init__(
+        self,
+        program: Program,
+        declarations: Mapping[str, Declaration],
+        without: Collection[str] = (),
+    ) -> None: ...
+
+    def uses_kernels(self, topology: Topology) -> bool:
+        """Whether generated kernels run where the topology is."""
+
+    def compile(
+        self,
+        program: Program,
+        topology: Topology,
+        dtype: torch.dtype,
+        gradients: tuple[str, ...],
+    ) -> Compilation:
+        """The compilation for this dtype and these gradients."""
+
 
 # Which graph, and which of the layer's programs: the same in both operators.
 _CALL = (
@@ -54,13 +85,13 @@ _CALL = (
 
 # Layers by name. A recorded model may outlive the layer: what is needed to make it again is kept.
 
-_alive: weakref.WeakValueDictionary[str, CompiledFunction] = weakref.WeakValueDictionary()
+_alive: weakref.WeakValueDictionary[str, Recorded] = weakref.WeakValueDictionary()
 _recipes: dict[str, Any] = {}  # by the digest of the program
-_revived: dict[str, CompiledFunction] = {}
+_revived: dict[str, Recorded] = {}
 _serials = itertools.count()
 
 
-def name_function(function: CompiledFunction) -> str:
+def name_function(function: Recorded) -> str:
     """A name under which operators find `function`, and its equal in another process."""
     text = f"{function.program.text()}\n{function.without}"
     digest = f"{function.program.name}_{hashlib.sha256(text.encode()).hexdigest()[:16]}"
@@ -70,7 +101,7 @@ def name_function(function: CompiledFunction) -> str:
     return name
 
 
-def find_function(name: str) -> CompiledFunction:
+def find_function(name: str) -> Recorded:
     """The layer of this name, or one with the same program."""
     found = _alive.get(name)
     if found is not None:
@@ -123,7 +154,7 @@ def read_token(token: torch.Tensor) -> Any:
 class _Call:
     """One call: the layer, its program, the graph and the inputs as kernels read them."""
 
-    function: CompiledFunction
+    function: Recorded
     program: Program
     topology: Topology
     values: dict[str, torch.Tensor]
@@ -320,7 +351,7 @@ relational_backward = define_operator(
 
 
 def record_call(
-    function: CompiledFunction,
+    function: Recorded,
     graph: Any,
     tensors: Mapping[str, torch.Tensor],
     training: bool,
@@ -333,7 +364,7 @@ def record_call(
                 f"{function.program.name} needs `{name}`", f"pass {name}=<tensor>"
             )
     tensors = cast_as_autocast(tensors)
-    traced = trace_graph(graph, num_targets, count_relations(function, tensors))
+    traced = trace_graph(graph, num_targets, count_relations(function.names_per_relation, tensors))
     values = [tensors[name] for name in function.input_names]
     wanted: list[int] = []
     if torch.is_grad_enabled():

@@ -7,14 +7,12 @@ other way round. On FB15k-237 with inverses, 64,000 rows are left of 162,000.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import torch
 
+from shorthaul.graphs import RelationalGraph
 from shorthaul.relational.ir.spaces import SIDES, Space
-
-if TYPE_CHECKING:
-    from shorthaul.relational.topology.topology import Topology
 
 SPACES = frozenset({*SIDES, *SIDES.values()})
 
@@ -23,6 +21,18 @@ SORTED_WAYS = frozenset(
     {(edges, "target") for edges in SIDES} | {(pairs, "relation") for pairs in SIDES.values()}
 )
 
+
+class Ways(Protocol):
+    """A `Topology`, as far as sides need it."""
+
+    @property
+    def graph(self) -> RelationalGraph:
+        """With edges sorted by target."""
+
+    def way(self, fine: Space, way: str) -> torch.Tensor:
+        """The coarse row of every fine row."""
+
+
 # The pairs of one side are some of these.
 _ALL_PAIRS = {
     Space.SOURCE_SIDE_PAIR: (Space.SOURCE_PAIR, "source_pair"),
@@ -30,7 +40,7 @@ _ALL_PAIRS = {
 }
 
 
-def count_rows(topology: Topology, space: Space) -> int:
+def count_rows(topology: Ways, space: Space) -> int:
     """How many edges or pairs are on a side."""
     graph = topology.graph
     if space in SIDES:
@@ -40,7 +50,7 @@ def count_rows(topology: Topology, space: Space) -> int:
     return int(_count(pointers)[_relations_of(topology, space)].sum())
 
 
-def find_way(topology: Topology, fine: Space, way: str) -> torch.Tensor:
+def find_way(topology: Ways, fine: Space, way: str) -> torch.Tensor:
     """The coarse row of every row of a side: rows keep the order that they have among all."""
     if fine not in SIDES:
         all_pairs, _ = _ALL_PAIRS[fine]
@@ -56,14 +66,14 @@ def find_way(topology: Topology, fine: Space, way: str) -> torch.Tensor:
     return numbers[topology.way(Space.EDGE, _ALL_PAIRS[pairs][1])[edges]]
 
 
-def _relations_of(topology: Topology, space: Space) -> torch.Tensor:
+def _relations_of(topology: Ways, space: Space) -> torch.Tensor:
     """Which relations are on the side: (R,) bool."""
     sources, targets = (_count(topology.graph.pairs(end).pointers) for end in ("source", "target"))
     is_source_side = space in (Space.SOURCE_SIDE_EDGE, Space.SOURCE_SIDE_PAIR)
     return sources <= targets if is_source_side else sources > targets
 
 
-def _is_pair_of(topology: Topology, pairs: Space) -> torch.Tensor:
+def _is_pair_of(topology: Ways, pairs: Space) -> torch.Tensor:
     """Which of all pairs of that end are on the side."""
     return _relations_of(topology, pairs)[topology.way(_ALL_PAIRS[pairs][0], "relation")]
 

@@ -10,8 +10,8 @@ from shorthaul.relational.backends.cpp.emit_products import (
     emit_outer_sum,
     emit_product,
 )
-from shorthaul.relational.ir.program import Step
 from shorthaul.relational.ir.spaces import Space
+from shorthaul.relational.ir.step import Step
 
 # Sums of up to 3,000 products of standard normal numbers: about 50, and a tile that is lost is missed by
 # as much. In bfloat16 the gradients of each node are rounded, and so are the sums, by half of 2**-8.

@@ -3,12 +3,12 @@
 import torch
 
 from shorthaul.relational import NodeFeature, concat, tanh, total
-from shorthaul.relational.backends.run import find_exported
 from shorthaul.relational.backends.triton.emit_loops import emit_triton_loop
 from shorthaul.relational.backends.triton.emit_values import Types
 from shorthaul.relational.compiler import compile_program
 from shorthaul.relational.frontend.trace import trace
 from shorthaul.relational.lowering.kernels import RowLoop
+from shorthaul.relational.lowering.lifetimes import find_exported
 from tests.relational.programs import attend, convolve, drop, record, sample_graph, sizes_of
 
 TYPES = Types("tl.float16", "tl.float32")

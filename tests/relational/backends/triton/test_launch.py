@@ -15,8 +15,8 @@ from shorthaul.relational.backends.triton.launch import (
     product_constants,
     round_up,
 )
-from shorthaul.relational.ir.program import Step
 from shorthaul.relational.ir.spaces import Space
+from shorthaul.relational.ir.step import Step
 
 
 def test_wide_matrices_of_narrow_numbers_use_tensor_cores():

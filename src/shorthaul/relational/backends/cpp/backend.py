@@ -29,17 +29,10 @@ from shorthaul.relational.backends.cpp.emit_products import (
     emit_product,
 )
 from shorthaul.relational.backends.cpp.emit_row_loop import LoopKernel, emit_row_loop
-from shorthaul.relational.backends.run import (
-    WIDE,
-    BackendPlan,
-    PlanRun,
-    find_exported,
-    find_last_uses,
-    find_outputs,
-    kernel_name,
-)
+from shorthaul.relational.backends.run import WIDE, BackendPlan, PlanRun, kernel_name
 from shorthaul.relational.ir.dropout_mask import start_state
 from shorthaul.relational.lowering.kernels import OuterSum, Plan, Product, RowLoop, TorchStep
+from shorthaul.relational.lowering.lifetimes import find_exported, find_last_uses, find_outputs
 from shorthaul.relational.lowering.verify import verify_reads
 from shorthaul.relational.topology.workspace import empty_rows
 

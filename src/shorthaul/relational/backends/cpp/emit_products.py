@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from math import prod
 
-from shorthaul.relational.ir.program import Step
+from shorthaul.relational.ir.step import Step
 
 ROWS_PER_TILE = 192  # 32 blocks of 6 rows: enough that a turned weight is paid for
 ROWS_PER_OUTER_TILE = 1024

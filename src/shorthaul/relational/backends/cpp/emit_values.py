@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 
 from shorthaul.relational.backends.loop_order import SweepOrder
 from shorthaul.relational.ir.pointwise import POINTWISE
-from shorthaul.relational.ir.program import Shape, Step
 from shorthaul.relational.ir.spaces import Space
+from shorthaul.relational.ir.step import Shape, Step
 from shorthaul.relational.lowering.kernels import base_of
 
 PREFETCH_BYTES = 64  # rows narrower than a cache line are not worth asking for ahead

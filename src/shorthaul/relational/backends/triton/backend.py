@@ -19,20 +19,13 @@ import torch
 import triton
 
 from shorthaul.jit.python_module import load_module
-from shorthaul.relational.backends.run import (
-    WIDE,
-    BackendPlan,
-    PlanRun,
-    find_exported,
-    find_last_uses,
-    find_outputs,
-    kernel_name,
-)
+from shorthaul.relational.backends.run import WIDE, BackendPlan, PlanRun, kernel_name
 from shorthaul.relational.backends.triton import launch as triton_launch
 from shorthaul.relational.backends.triton.emit_loops import TritonLoop, emit_triton_loop
 from shorthaul.relational.backends.triton.emit_values import Types
 from shorthaul.relational.ir.dropout_mask import start_state
 from shorthaul.relational.lowering.kernels import OuterSum, Plan, Product, RowLoop
+from shorthaul.relational.lowering.lifetimes import find_exported, find_last_uses, find_outputs
 from shorthaul.relational.lowering.verify import verify_reads
 
 _PREAMBLE = '''\

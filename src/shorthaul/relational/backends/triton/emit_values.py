@@ -25,8 +25,8 @@ from shorthaul.relational.backends.triton.indices import (
     shift,
 )
 from shorthaul.relational.ir.pointwise import POINTWISE
-from shorthaul.relational.ir.program import Shape, Step
 from shorthaul.relational.ir.spaces import Space
+from shorthaul.relational.ir.step import Shape, Step
 from shorthaul.relational.lowering.kernels import base_of
 
 

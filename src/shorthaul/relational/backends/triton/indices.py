@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from shorthaul.relational.ir.program import Shape
+from shorthaul.relational.ir.step import Shape
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from shorthaul.relational.backends.triton.products import (
     product_kernel,
     sum_tiles_kernel,
 )
-from shorthaul.relational.ir.program import Step
+from shorthaul.relational.ir.step import Step
 from shorthaul.relational.topology.topology import Tiles
 
 ROWS_PER_TILE = 64
