@@ -1,7 +1,9 @@
 """Graphs with typed nodes and relations, and the mini-batches that are drawn from them."""
 
+from shorthaul.graphs import readers, saving  # noqa: F401  (they enter the graph's doors)
 from shorthaul.graphs.graph import RelationalGraph
 from shorthaul.graphs.index.indexes import PairIndex, RelationIndex, SourceIndex, TargetIndex
+from shorthaul.graphs.interop import dgl, pyg  # noqa: F401
 from shorthaul.graphs.loading.mini_batch import MiniBatch
 from shorthaul.graphs.loading.mini_batch_loader import MiniBatchLoader
 from shorthaul.graphs.node_names import NodeNames

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar
 
@@ -32,6 +32,9 @@ from shorthaul.graphs.edge_tensors import (
 from shorthaul.graphs.index.indexes import PairIndex, RelationIndex, SourceIndex, TargetIndex
 from shorthaul.graphs.known_graphs import remember_graph
 from shorthaul.graphs.relation import Relation
+
+# How graphs come in and go out: readers, saving and exchange enter their functions here, by name.
+DOORS: dict[str, Callable[..., Any]] = {}
 
 Index = TypeVar("Index", TargetIndex, SourceIndex, RelationIndex, PairIndex)
 
@@ -179,9 +182,8 @@ class RelationalGraph:
 
             RelationalGraph.read({("author", "writes", "paper"): "writes.txt"})
         """
-        from shorthaul.graphs.readers import read_graph
-
-        return read_graph(path, format, **options)
+        graph: RelationalGraph = DOORS["read_graph"](path, format, **options)
+        return graph
 
     def save(self, folder: Any, indexes: Sequence[str] | None = None) -> Any:
         """Write the graph to a folder, to be opened again with `RelationalGraph.open`.
@@ -189,9 +191,7 @@ class RelationalGraph:
         `indexes` are some of `relation`, `target`, `source`, `pairs_source` and `pairs_target`; those
         that were built so far, and `target`, where it is left out.
         """
-        from shorthaul.graphs.saving import save_graph
-
-        return save_graph(self, folder, indexes)
+        return DOORS["save_graph"](self, folder, indexes)
 
     @classmethod
     def open(cls, folder: Any, *, in_memory: bool = False) -> RelationalGraph:
@@ -200,37 +200,30 @@ class RelationalGraph:
         They are unified tensors, read by rows as a sampler asks for them. An index that was not
         saved is built, in memory, at its first use. `in_memory=True` reads everything now.
         """
-        from shorthaul.graphs.saving import open_graph
-
-        return open_graph(folder, in_memory=in_memory)
+        graph: RelationalGraph = DOORS["open_graph"](folder, in_memory=in_memory)
+        return graph
 
     @classmethod
     def from_pyg(cls, data: Any, index_dtype: torch.dtype | None = None) -> RelationalGraph:
         """The structure of PyG's `Data` (and its `edge_type`) or `HeteroData`."""
-        from shorthaul.graphs.interop.pyg import graph_from_pyg
-
-        return graph_from_pyg(data, index_dtype)
+        graph: RelationalGraph = DOORS["graph_from_pyg"](data, index_dtype)
+        return graph
 
     def to_pyg(self) -> Any:
         """The structure as PyG's `Data`, or as `HeteroData` where nodes have several types."""
-        from shorthaul.graphs.interop.pyg import graph_to_pyg
-
-        return graph_to_pyg(self)
+        return DOORS["graph_to_pyg"](self)
 
     @classmethod
     def from_dgl(
         cls, graph: Any, edge_type: Any = None, index_dtype: torch.dtype | None = None
     ) -> RelationalGraph:
         """The structure of a DGL graph; `edge_type` as a tensor or a name in its edge data."""
-        from shorthaul.graphs.interop.dgl import graph_from_dgl
-
-        return graph_from_dgl(graph, edge_type, index_dtype)
+        made: RelationalGraph = DOORS["graph_from_dgl"](graph, edge_type, index_dtype)
+        return made
 
     def to_dgl(self) -> Any:
         """The structure as a DGL graph."""
-        from shorthaul.graphs.interop.dgl import graph_to_dgl
-
-        return graph_to_dgl(self)
+        return DOORS["graph_to_dgl"](self)
 
     @property
     def num_nodes(self) -> int:

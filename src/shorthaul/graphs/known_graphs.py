@@ -16,11 +16,16 @@ class Columns(Protocol):
     """A `RelationalGraph`, as far as it is found by its columns."""
 
     @property
-    def source(self) -> torch.Tensor: ...
+    def source(self) -> torch.Tensor:
+        """The source of each edge."""
+
     @property
-    def target(self) -> torch.Tensor: ...
+    def target(self) -> torch.Tensor:
+        """The target of each edge."""
+
     @property
-    def relation(self) -> torch.Tensor: ...
+    def relation(self) -> torch.Tensor:
+        """The relation of each edge."""
 
 
 _known: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()

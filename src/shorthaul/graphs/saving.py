@@ -26,7 +26,7 @@ import torch
 
 from shorthaul.errors import GraphError, GraphFileError
 from shorthaul.graphs.edge_tensors import INT32_LIMIT, as_plain
-from shorthaul.graphs.graph import RelationalGraph
+from shorthaul.graphs.graph import DOORS, RelationalGraph
 from shorthaul.graphs.index.indexes import PairIndex, RelationIndex, SourceIndex, TargetIndex
 from shorthaul.graphs.node_names import NodeNames
 from shorthaul.graphs.relation import Relation

@@ -8,7 +8,7 @@ import torch
 
 from shorthaul.errors import GraphError, MissingPackageError
 from shorthaul.graphs.edge_tensors import as_plain
-from shorthaul.graphs.graph import RelationalGraph
+from shorthaul.graphs.graph import DOORS, RelationalGraph
 from shorthaul.graphs.interop.pyg import local_edges
 from shorthaul.graphs.relation import EDGE, NODE, Relation
 
@@ -85,3 +85,6 @@ def _edge_data(graph: Any, name: str) -> Any:
         known = ", ".join(f"`{each}`" for each in graph.edata) or "none"
         raise GraphError(f"the DGL graph has no edge data `{name}`; it has {known}.")
     return graph.edata[name]
+
+
+DOORS.update(graph_from_dgl=graph_from_dgl, graph_to_dgl=graph_to_dgl)

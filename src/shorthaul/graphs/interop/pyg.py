@@ -10,7 +10,7 @@ import torch
 
 from shorthaul.errors import GraphError, MissingExtraError
 from shorthaul.graphs.edge_tensors import as_plain, require_range
-from shorthaul.graphs.graph import RelationalGraph
+from shorthaul.graphs.graph import DOORS, RelationalGraph
 from shorthaul.graphs.relation import Relation
 
 
@@ -124,3 +124,6 @@ def _missing(where: str) -> str:
         f"{where} has no `edge_index`; shorthaul reads edges from it.\n"
         "  A transposed sparse `adj_t` becomes one by `row, col, _ = adj_t.t().coo()`."
     )
+
+
+DOORS.update(graph_from_pyg=graph_from_pyg, graph_to_pyg=graph_to_pyg)

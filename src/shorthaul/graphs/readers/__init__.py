@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from shorthaul.errors import GraphError
-from shorthaul.graphs.graph import RelationalGraph
+from shorthaul.graphs.graph import DOORS, RelationalGraph
 from shorthaul.graphs.readers.detect import detect_format
 from shorthaul.graphs.readers.n_triples import read_n_triples
 from shorthaul.graphs.readers.npy_pairs import load_pairs, read_npy_pairs
@@ -69,3 +69,6 @@ def _require_format(name: str) -> str:
     if name not in READERS:
         raise GraphError(f"there is no format {name!r}; there are {', '.join(READERS)}.")
     return name
+
+
+DOORS.update(read_graph=read_graph)
