@@ -1,11 +1,12 @@
-"""Size is a sign to look, not a crime: the report at the end of a test run names the large ones.
-
-Nothing fails because of it; what is tested is that the report is right.
-"""
+"""Sizes are a ratchet: what is large may become smaller, and nothing else may become large."""
 
 from pathlib import Path
 
-from tests.house.sizes import find_large, list_signs
+from tests.house.sizes import SOURCE, compare, find_large, measure, read_record
+
+
+def test_nothing_grew() -> None:
+    assert not (problems := compare(measure(SOURCE), read_record())), "\n".join(problems)
 
 
 def _write(path: Path, lines: int, function_lines: int = 1) -> None:
@@ -17,24 +18,35 @@ def _write(path: Path, lines: int, function_lines: int = 1) -> None:
     )
 
 
-def test_a_small_package_shows_no_signs(tmp_path: Path) -> None:
+def test_a_small_package_is_not_measured(tmp_path: Path) -> None:
     _write(tmp_path / "jit" / "kernel.py", lines=400, function_lines=60)
-    assert list_signs(tmp_path) == []
+    assert measure(tmp_path) == {}
 
 
-def test_large_modules_functions_and_packages_are_named(tmp_path: Path) -> None:
+def test_large_modules_functions_and_packages_are_measured(tmp_path: Path) -> None:
     _write(tmp_path / "jit" / "kernel.py", lines=401, function_lines=61)
-    for number in range(11):
+    for number in range(13):
         _write(tmp_path / "conv" / f"part{number}.py", lines=2)
     (tmp_path / "conv" / "__init__.py").touch()
-    assert list_signs(tmp_path) == [
-        "package conv has 11 modules (10)",
-        "module jit/kernel.py has 401 lines (400)",
-        "function jit/kernel.py:work has 61 lines (60)",
-    ]
+    assert measure(tmp_path) == {
+        "modules in conv": 13,
+        "lines of jit/kernel.py": 401,
+        "lines of jit/kernel.py:work": 61,
+    }
 
 
 def test_a_function_is_measured_without_its_docstring(tmp_path: Path) -> None:
     path = tmp_path / "kernel.py"
     path.write_text('def work():\n    """Words.\n' + "\n" * 60 + '    """\n    call()\n')
     assert find_large(path) == []
+
+
+def test_growing_is_refused_and_falling_is_recorded(tmp_path: Path) -> None:
+    record = tmp_path / "sizes.txt"
+    record.write_text("lines of a.py: 500\nlines of b.py: 450\n")
+    recorded = read_record(record)
+    assert compare({"lines of a.py": 500, "lines of b.py": 450}, recorded) == []
+    assert len(compare({"lines of a.py": 501, "lines of b.py": 450}, recorded)) == 1
+    assert len(compare({"lines of a.py": 500, "lines of b.py": 440}, recorded)) == 1
+    assert len(compare({"lines of a.py": 500}, recorded)) == 1
+    assert len(compare({**recorded, "lines of c.py": 401}, recorded)) == 1
