@@ -228,3 +228,6 @@ def _find_problem(described: Mapping[str, Any]) -> str:
     }
     # In this order: what comes later looks at what was found right before.
     return next((f"`{name}`" for name, is_right in checks.items() if not is_right()), "")
+
+
+DOORS.update(save_graph=save_graph, open_graph=open_graph)
