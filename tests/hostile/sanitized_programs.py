@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import torch
+from shorthaul.tensors.stored_rows import StoredRows
 
 from shorthaul.errors import RowIndexError, ShorthaulError
 from shorthaul.graphs import NeighbourSampler, RelationalGraph, index_kernels, plain_indexes
@@ -22,7 +23,6 @@ from shorthaul.jit import CppSource, Function, NumberArgument, load_kernel
 from shorthaul.storage import open_file
 from shorthaul.storage.uring_engine import UringEngine
 from shorthaul.tensors import host_kernels, plain_rows
-from shorthaul.tensors.stored_rows import StoredRows
 from tests.graphs.sampled_graphs import random_graph, same_samples, verify_sample
 from tests.hostile.damage import damage_bytes
 from tests.hostile.hostile_files import KINDS, read_hostile, write_good

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,7 +21,7 @@ def read_pictures(text: str) -> Iterator[tuple[dict[str, str], list[tuple[str, s
         arrows = []
         for line in filter(None, map(str.strip, picture.splitlines())):
             sides = [_read_boxes(each, boxes, round_boxes) for each in line.split(" --> ")]
-            for left, right in zip(sides, sides[1:], strict=False):
+            for left, right in itertools.pairwise(sides):
                 arrows += [(one, other) for one in left for other in right]
         for name in {each for arrow in arrows for each in arrow} - round_boxes:
             boxes.setdefault(name, name)
@@ -46,9 +47,11 @@ def find_lies(text: str, source: Path) -> list[str]:
     problems = []
     imports = {(each.module, each.target) for each in read_imports(source)}
     for boxes, arrows in read_pictures(text):
-        for path in boxes.values():
-            if not (source / path).is_dir() and not (source / f"{path}.py").is_file():
-                problems.append(f"there is no {path}")
+        problems += [
+            f"there is no {path}"
+            for path in boxes.values()
+            if not (source / path).is_dir() and not (source / f"{path}.py").is_file()
+        ]
         for one, other in arrows:
             a, b = (boxes[each].replace("/", ".") for each in (one, other))
             if not any(

@@ -192,7 +192,7 @@ class TestReadOnlyMemory:
 
     def test_gathers_do_not_copy_the_table(self, tmp_path):
         u = self.make(tmp_path)
-        assert u._table.tensor().data_ptr() == u.data_ptr()
+        assert u.table.tensor().data_ptr() == u.data_ptr()
 
 
 def test_views_whose_memory_is_not_their_values_are_no_tables():

@@ -52,7 +52,7 @@ def test_every_source_in_every_format(tmp_path: Path, source, suffix: str) -> No
         assert saved.path.read_bytes() == ROWS.numpy().tobytes()
     opened = sh.open(saved.path, dtype=torch.float32, shape=(-1, 3))
     assert torch.equal(opened.cpu(), ROWS)
-    assert opened._table.layout.offset_bytes == (0 if suffix == ".bin" else 4096)
+    assert opened.table.layout.offset_bytes == (0 if suffix == ".bin" else 4096)
     assert [*tmp_path.iterdir()] == [saved.path]
 
 

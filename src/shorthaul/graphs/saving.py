@@ -159,7 +159,7 @@ def _chunks_of(tensor: torch.Tensor) -> Iterable[torch.Tensor]:
 def _require_elsewhere(graph: RelationalGraph, folder: Path) -> None:
     """A graph that is read from `folder` cannot be written over itself."""
     if isinstance(graph.source, UnifiedTensor) and graph.source.kind == "disk":
-        layout = getattr(graph.source._table, "layout", None)
+        layout = getattr(graph.source.table, "layout", None)
         if layout is not None and Path(layout.path).resolve().parent == folder.resolve():
             raise GraphError(
                 f"the graph is read from {folder}, so it cannot be saved there.\n"

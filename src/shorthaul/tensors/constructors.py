@@ -42,7 +42,7 @@ def unified(
         source = whole
     if isinstance(source, UnifiedTensor):
         if not source.has_memory:
-            return UnifiedTensor._of_table(source._table, traits)
+            return UnifiedTensor._of_table(source.table, traits)
         is_read_only = source.is_read_only
         traits = Traits(propagate, sparse_grad, is_read_only, source._traits.block)
         source = borrow_memory(source)

@@ -26,7 +26,7 @@ Options = tuple[bool, bool, bool, bool]  # propagate, sparse_grad, requires_grad
 def reduce_by_value(tensor: UnifiedTensor) -> tuple[Any, ...]:
     """For `pickle` and `torch.save`."""
     if not tensor.has_memory:
-        return rebuild_from_table, (tensor._table, _options(tensor))
+        return rebuild_from_table, (tensor.table, _options(tensor))
     return rebuild_from_memory, (borrow_memory(tensor), tensor.kind == "shared", _options(tensor))
 
 
@@ -78,5 +78,6 @@ def _restored(made: UnifiedTensor, options: Options) -> UnifiedTensor:
     return made
 
 
+UnifiedTensor.reducers.append(reduce_by_value)
 ForkingPickler.register(UnifiedTensor, reduce_for_process)
 torch.serialization.add_safe_globals([rebuild_from_memory])

@@ -372,7 +372,7 @@ def _choose_kind(path: Path, quantise: str | None) -> Literal["npy", "safetensor
 def _chunks_of(source: Any, step_bytes: int) -> tuple[Iterator[Any], int | None]:
     """The source in chunks, and how many rows it has where that is known."""
     if isinstance(source, UnifiedTensor) and not source.has_memory:
-        row_bytes = max(1, source._table.stored_row_bytes)
+        row_bytes = max(1, source.table.stored_row_bytes)
         return source.chunks(max(1, step_bytes // row_bytes)), source.shape[0]
     if isinstance(source, torch.Tensor | np.ndarray):
         if source.ndim == 0:

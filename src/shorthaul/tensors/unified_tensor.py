@@ -16,9 +16,9 @@ rows are read by `u[ids]`, `u[a:b].cpu()` and the gathers.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -26,6 +26,7 @@ import torch
 from shorthaul.errors import DiskTensorError, ReadOnlyTensorError, RowArgumentError
 from shorthaul.jit.outside_graphs import outside_graphs
 from shorthaul.tensors.dispatch import operators as dispatch
+from shorthaul.tensors.dispatch.operand import Operand
 from shorthaul.tensors.gathering.autograd import (
     GatherLinear,
     GatherReduce,
@@ -55,16 +56,16 @@ class Traits:
     block: SharedBlock | None = None  # where the memory is shared with other processes
 
 
-class UnifiedTensor(torch.Tensor):
+class UnifiedTensor(Operand):
     """Rows that lie in host memory or on disk; made by `sh.unified`, `sh.open` and their siblings."""
 
     # Methods go straight to the dispatcher: the usual detour costs more than a small gather.
     __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
 
+    reducers: ClassVar[list[Callable[[Any], Any]]] = []  # how it is pickled: `pickling` enters it
     _traits: Traits = Traits()
     _rows: RowTable | None = None  # the table, when it has been asked for; always, without memory
     _rows_key: tuple[Any, ...] | None = None
-    has_memory: bool = True  # false on disk and for quantised rows: no plain tensor shares them
 
     @classmethod
     def __torch_dispatch__(  # type: ignore[override]
@@ -99,7 +100,7 @@ class UnifiedTensor(torch.Tensor):
     def kind(self) -> Kind:
         """Where the rows lie: `host`, `shared` or `disk`."""
         if not self.has_memory:
-            return self._table.kind
+            return self.table.kind
         return "host" if self._block is None else "shared"
 
     @property
@@ -110,7 +111,7 @@ class UnifiedTensor(torch.Tensor):
         return block if is_there else None
 
     @property
-    def _table(self) -> RowTable:
+    def table(self) -> RowTable:
         """The rows as a table; made anew when the memory was exchanged (`u.data = ...`)."""
         if not self.has_memory:
             assert self._rows is not None
@@ -137,7 +138,7 @@ class UnifiedTensor(torch.Tensor):
             # The shortest way for the most frequent question: everything here is counted.
             is_simple = index.dim() == 1 and index.is_cpu and not self.requires_grad
             if is_simple and dispatch.current_device() is None:
-                return self._table.gather(index)
+                return self.table.gather(index)
             return self._gather(index)
         if not self.has_memory and isinstance(index, tuple) and index:
             first, *rest = index
@@ -183,9 +184,9 @@ class UnifiedTensor(torch.Tensor):
         pointers, ids = as_ids(pointers), as_ids(ids)
         target = self._target(ids, None, device)
         if self._records(weights):
-            arguments = (weights, pointers, ids, op, self._table, self.sparse_grad, target)
+            arguments = (weights, pointers, ids, op, self.table, self.sparse_grad, target)
             return _apply(GatherReduce, self, *arguments)
-        return reduce_on(self._table, pointers, ids, op, weights, target)
+        return reduce_on(self.table, pointers, ids, op, weights, target)
 
     @outside_graphs
     def gather_linear(
@@ -194,8 +195,8 @@ class UnifiedTensor(torch.Tensor):
         """`linear(u[ids], weight, bias)`, without the matrix of gathered rows ever being built."""
         ids = as_ids(ids)
         if self._records(weight, bias):
-            return _apply(GatherLinear, self, weight, bias, ids, self._table, self.sparse_grad)
-        return linear_on(self._table, ids, weight, bias)
+            return _apply(GatherLinear, self, weight, bias, ids, self.table, self.sparse_grad)
+        return linear_on(self.table, ids, weight, bias)
 
     @outside_graphs
     def scatter_(self, ids: Any = None, *rows: Any, **torch_options: Any) -> UnifiedTensor:  # type: ignore[override]
@@ -219,7 +220,7 @@ class UnifiedTensor(torch.Tensor):
             device="cpu",
         )
         values = borrow_memory(values) if isinstance(values, UnifiedTensor) else values.detach()
-        self._table.scatter_(as_ids(ids).cpu(), values)
+        self.table.scatter_(as_ids(ids).cpu(), values)
         if self.has_memory:
             torch.autograd.graph.increment_version(self)
         return self
@@ -227,13 +228,13 @@ class UnifiedTensor(torch.Tensor):
     @outside_graphs
     def prefetch(self, ids: torch.Tensor) -> GatherTicket:
         """Start reading the rows that `ids` name; `ticket.wait()` hands them out."""
-        return self._table.prefetch(as_ids(ids).cpu())
+        return self.table.prefetch(as_ids(ids).cpu())
 
     @outside_graphs
     def read(self, start: int, stop: int) -> torch.Tensor:
         """Rows `start` to `stop` as a plain tensor: shared with memory, read from disk."""
         part = range(self.shape[0])[start:stop]
-        rows = self._table.read(part.start, max(part.start, part.stop))
+        rows = self.table.read(part.start, max(part.start, part.stop))
         return rows.clone() if self.has_memory and self.is_read_only else rows
 
     def chunks(self, rows: int | None = None) -> Iterator[torch.Tensor]:
@@ -261,11 +262,11 @@ class UnifiedTensor(torch.Tensor):
 
     def stats(self) -> TableStats:
         """What has been asked of the table so far, and what it cost."""
-        return self._table.stats()
+        return self.table.stats()
 
     def close(self) -> None:
         """Let go of files and buffers; rows that were handed out stay."""
-        self._table.close()
+        self.table.close()
 
     # What torch's own methods do not do for subclasses, or not without reading a whole file.
 
@@ -273,7 +274,7 @@ class UnifiedTensor(torch.Tensor):
     def cpu(self, memory_format: torch.memory_format = torch.preserve_format) -> torch.Tensor:
         """A plain CPU tensor: shared with memory, copied from read-only memory, read from disk."""
         if not self.has_memory:
-            return self._table.read(0, self.shape[0])
+            return self.table.read(0, self.shape[0])
         if self.is_read_only:
             return self.clone(memory_format=memory_format)
         return _apply(_AsPlain, self) if self._records() else self.plain()
@@ -292,7 +293,7 @@ class UnifiedTensor(torch.Tensor):
     def numpy(self, *, force: bool = False) -> Any:
         """An array that shares the memory; writable only where the memory is."""
         if not self.has_memory:
-            raise self._refusal("numpy")
+            raise self.refusal("numpy")
         if self.requires_grad and not force:
             refusing = torch.empty(0, requires_grad=True, dtype=torch.float32, device="cpu")
             return refusing.numpy()  # torch's own error
@@ -304,7 +305,7 @@ class UnifiedTensor(torch.Tensor):
     def tolist(self) -> Any:
         """Nested lists of numbers."""
         if not self.has_memory:
-            raise self._refusal("tolist")
+            raise self.refusal("tolist")
         return borrow_memory(self).tolist()
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
@@ -315,7 +316,7 @@ class UnifiedTensor(torch.Tensor):
 
     def __dlpack__(self, **options: Any) -> Any:
         if not self.has_memory:
-            raise self._refusal("__dlpack__")
+            raise self.refusal("__dlpack__")
         if self.is_read_only:
             raise ReadOnlyTensorError("__dlpack__", "read-only memory, and who takes it may write")
         return self.plain().__dlpack__(**options)
@@ -326,7 +327,7 @@ class UnifiedTensor(torch.Tensor):
         return (row for rows in self.chunks() for row in rows)
 
     def __copy__(self) -> UnifiedTensor:
-        copied = self._unify(borrow_memory(self)) if self.has_memory else self._same_rows()
+        copied = self.as_unified(borrow_memory(self)) if self.has_memory else self.same_rows()
         copied.requires_grad_(self.requires_grad)
         return copied
 
@@ -335,7 +336,7 @@ class UnifiedTensor(torch.Tensor):
             return memo[id(self)]  # type: ignore[no-any-return]
         if not self.is_leaf:
             return super().__deepcopy__(memo)  # type: ignore[no-untyped-call,no-any-return]  # torch's error
-        copied = self._copied() if self.has_memory else self._same_rows()
+        copied = self._copied() if self.has_memory else self.same_rows()
         copied.requires_grad_(self.requires_grad)
         if getattr(self, "_is_param", False):
             copied._is_param = True
@@ -345,9 +346,8 @@ class UnifiedTensor(torch.Tensor):
         return copied
 
     def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
-        from shorthaul.tensors.pickling import reduce_by_value
-
-        return reduce_by_value(self)
+        reduced: tuple[Any, ...] = self.reducers[0](self)
+        return reduced
 
     def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
         words = "Parameter containing:\n" if getattr(self, "_is_param", False) else ""
@@ -355,7 +355,7 @@ class UnifiedTensor(torch.Tensor):
         if self.grad_fn is not None:
             ending = f", grad_fn=<{type(self.grad_fn).__name__}>)"
         if not self.has_memory:
-            return f"{words}unified(<{self._table!r}>{ending}"
+            return f"{words}unified(<{self.table!r}>{ending}"
         text = repr(borrow_memory(self)).removeprefix("tensor(").removesuffix(")")
         text = text.replace("\n", "\n ")
         return f"{words}unified({text}{ending}"
@@ -383,17 +383,20 @@ class UnifiedTensor(torch.Tensor):
         made._rows, made.has_memory = table, False
         return made
 
-    def _unify(self, plain: torch.Tensor, *, is_new: bool = False) -> UnifiedTensor:
+    def as_unified(self, plain: torch.Tensor, *, is_new: bool = False) -> UnifiedTensor:
+        """An ordinary tensor as a unified one of the same kind."""
         traits = self._traits
         if is_new:
             traits = Traits(propagate=traits.propagate, sparse_grad=traits.sparse_grad)
         return UnifiedTensor._of_memory(plain, traits)
 
-    def _same_rows(self) -> UnifiedTensor:
-        return UnifiedTensor._of_table(self._table, self._traits)
+    def same_rows(self) -> UnifiedTensor:
+        """The same rows as another tensor."""
+        return UnifiedTensor._of_table(self.table, self._traits)
 
-    def _row_range(self, span: range) -> UnifiedTensor:
-        return UnifiedTensor._of_table(RowRange(self._table, span), self._traits)
+    def cut_rows(self, span: range) -> UnifiedTensor:
+        """A range of the rows."""
+        return UnifiedTensor._of_table(RowRange(self.table, span), self._traits)
 
     def _copied(self) -> UnifiedTensor:
         plain = borrow_memory(self)
@@ -420,19 +423,19 @@ class UnifiedTensor(torch.Tensor):
         if self.requires_grad and torch.is_grad_enabled():
             if out is not None:
                 raise RowArgumentError("out", "left out where gradients are recorded", "a tensor")
-            rows = _apply(GatherRows, self, flat, self._table, self.sparse_grad, target)
+            rows = _apply(GatherRows, self, flat, self.table, self.sparse_grad, target)
         elif out is None:
-            rows = gather_on(self._table, flat, target)
+            rows = gather_on(self.table, flat, target)
         else:
             flat_out = out if len(shape) == 1 else out.view(-1, *self.shape[1:])
-            rows = gather_on(self._table, flat, target, flat_out)
+            rows = gather_on(self.table, flat, target, flat_out)
         if len(shape) == 1:
             return rows if out is None else out
         return rows.view(*shape, *self.shape[1:]) if out is None else out
 
-    def _gather_plain(self, ids: torch.Tensor) -> torch.Tensor:
+    def gather_plain(self, ids: torch.Tensor) -> torch.Tensor:
         """Below autograd, on the CPU: for operators that dispatch found."""
-        rows = self._table.gather(as_ids(ids).reshape(-1).cpu())
+        rows = self.table.gather(as_ids(ids).reshape(-1).cpu())
         return rows.view(*ids.shape, *self.shape[1:])
 
     def _target(
@@ -451,9 +454,10 @@ class UnifiedTensor(torch.Tensor):
             return False
         return self.requires_grad or any(each is not None and each.requires_grad for each in others)
 
-    def _refusal(self, operation: str, remedy: str = "") -> DiskTensorError:
-        table = self._table.table if isinstance(self._table, RowRange) else self._table
-        size_bytes = self.shape[0] * self._table.stored_row_bytes
+    def refusal(self, operation: str, remedy: str = "") -> DiskTensorError:
+        """The error for an operation that rows without memory cannot do."""
+        table = self.table.table if isinstance(self.table, RowRange) else self.table
+        size_bytes = self.shape[0] * self.table.stored_row_bytes
         if self.has_memory or table.kind != "disk":
             return DiskTensorError(operation, "quantised", "widen", size_bytes, "rows", remedy)
         layout = getattr(table, "layout", None)
@@ -465,7 +469,7 @@ class UnifiedTensor(torch.Tensor):
 def borrow_memory(tensor: UnifiedTensor) -> torch.Tensor:
     """The memory as a plain tensor, for code that only reads it; without memory, all rows are read."""
     if not tensor.has_memory:
-        return tensor._table.read(0, tensor.shape[0])
+        return tensor.table.read(0, tensor.shape[0])
     with torch._C._DisableTorchDispatch():
         return tensor.detach()
 

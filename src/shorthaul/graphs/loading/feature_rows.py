@@ -97,7 +97,7 @@ def as_table(values: Any, name: str, rows: int) -> RowTable:
     if isinstance(values, RowTable):
         table = values
     elif isinstance(values, UnifiedTensor):
-        table = values._table
+        table = values.table
     elif isinstance(values, torch.Tensor):
         table = HostTable(values)
     else:

@@ -342,7 +342,7 @@ def _held_tensors(
 
 
 def _in_memory(tensor: torch.Tensor) -> torch.Tensor | None:
-    return tensor._table.tensor() if isinstance(tensor, UnifiedTensor) else tensor
+    return tensor.table.tensor() if isinstance(tensor, UnifiedTensor) else tensor
 
 
 def _as_signed(key: int) -> int:

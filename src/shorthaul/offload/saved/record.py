@@ -23,7 +23,7 @@ import enum
 import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Any
 
 import torch
 
@@ -34,9 +34,6 @@ from shorthaul.offload.drive.spool import Slot
 from shorthaul.offload.saved.identity import StorageKey, StorageReference, VersionWitness, View
 from shorthaul.storage.buffer_pool import Buffer
 from shorthaul.storage.engine import Ticket
-
-if TYPE_CHECKING:
-    from shorthaul.offload.policy.backward_order import ForwardPass
 
 
 class State(enum.Enum):
@@ -85,7 +82,7 @@ class Record:
     scope: str
     position: int  # in the order of packing of its forward pass
     holdings: Holdings
-    forward_pass: ForwardPass | None = None  # the one it was packed in, where that is learned from
+    forward_pass: Any | None = None  # the one it was packed in, where that is learned from
     kept: torch.Tensor | None = None  # KEPT: the bytes, in the storage they were found in
     buffer: Buffer | None = None  # STORING, or KEPT after a store that did not happen
     payload_bytes: int = 0  # what is written: the range, or the range compressed

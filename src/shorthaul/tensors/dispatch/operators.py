@@ -11,15 +11,13 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from shorthaul.errors import PlacementError, ReadOnlyTensorError
+from shorthaul.tensors.dispatch.operand import Operand
 from shorthaul.tensors.dispatch.placement import choose_placement
-
-if TYPE_CHECKING:
-    from shorthaul.tensors.unified_tensor import UnifiedTensor
 
 Operator = torch._ops.OpOverload
 
@@ -70,7 +68,7 @@ def current_device() -> torch.device | None:
 
 
 def run_operator(
-    kind: type[UnifiedTensor], operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]
+    kind: type[Operand], operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
     """Run `operator`, of whose arguments at least one is unified."""
     facts = describe_operator(operator)
@@ -80,7 +78,7 @@ def run_operator(
     if without_memory is not None:
         handler = _BY_ROW.get(operator)
         if handler is None:
-            raise without_memory._refusal(facts.name)
+            raise without_memory.refusal(facts.name)
         return handler(*args, **kwargs)
     if facts.written:
         return _run_written(kind, operator, facts, args, kwargs)
@@ -95,7 +93,7 @@ def run_operator(
 
 
 def _run_written(
-    kind: type[UnifiedTensor],
+    kind: type[Operand],
     operator: Operator,
     facts: OperatorFacts,
     args: tuple[Any, ...],
@@ -127,7 +125,7 @@ def _run_where_asked(
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
     device: torch.device,
-    like: UnifiedTensor,
+    like: Operand,
 ) -> Any:
     is_unified = device.type not in ("cpu", "cuda", "meta") and device.type == _unified_name()
     if is_unified:
@@ -138,12 +136,12 @@ def _run_where_asked(
 
 
 def _run_placed(
-    kind: type[UnifiedTensor],
+    kind: type[Operand],
     operator: Operator,
     facts: OperatorFacts,
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
-    unified: Sequence[UnifiedTensor],
+    unified: Sequence[Operand],
 ) -> Any:
     counted = [*_tensors(each for place, each in enumerate(args) if place not in facts.ignored)]
     others = [each for each in (*counted, *_tensors(kwargs.values())) if not isinstance(each, kind)]
@@ -169,7 +167,7 @@ def _run_placed(
     return _wrap(result, unified[0], is_new=True) if placement.output == "unified" else result
 
 
-def _mover(kind: type[UnifiedTensor], device: torch.device) -> Callable[[Any], Any]:
+def _mover(kind: type[Operand], device: torch.device) -> Callable[[Any], Any]:
     """What takes unified tensors, and indexes that follow them, to `device`."""
 
     def move(tensor: torch.Tensor) -> torch.Tensor:
@@ -199,11 +197,11 @@ def _moved(
     return tuple(map(each, args)), {key: each(value) for key, value in kwargs.items()}
 
 
-def _wrap(result: Any, like: UnifiedTensor, *, is_new: bool = False) -> Any:
+def _wrap(result: Any, like: Operand, *, is_new: bool = False) -> Any:
     """Tensors in `result` as unified ones: views of `like`, or new tables of its kind."""
     if isinstance(result, torch.Tensor):
         is_plain = type(result) is torch.Tensor and result.layout == torch.strided
-        return like._unify(result, is_new=is_new) if is_plain else result
+        return like.as_unified(result, is_new=is_new) if is_plain else result
     if isinstance(result, list | tuple):
         return type(result)(_wrap(each, like, is_new=is_new) for each in result)
     return result
@@ -229,50 +227,50 @@ def _unified_name() -> str:
 # Operators on rows that have no memory of their own.
 
 
-def _select_rows(table: UnifiedTensor, dimension: int, ids: torch.Tensor) -> torch.Tensor:
+def _select_rows(table: Operand, dimension: int, ids: torch.Tensor) -> torch.Tensor:
     if dimension % table.dim():
-        raise table._refusal("index_select", "Only whole rows are read: index_select(0, ids).")
-    return table._gather_plain(ids)
+        raise table.refusal("index_select", "Only whole rows are read: index_select(0, ids).")
+    return table.gather_plain(ids)
 
 
-def _index(table: UnifiedTensor, indices: Sequence[torch.Tensor | None]) -> torch.Tensor:
+def _index(table: Operand, indices: Sequence[torch.Tensor | None]) -> torch.Tensor:
     ids, *rest = indices
     if ids is None or any(each is not None for each in rest):
-        raise table._refusal("index", "Only whole rows are read: u[ids], then index the rows.")
+        raise table.refusal("index", "Only whole rows are read: u[ids], then index the rows.")
     if ids.dtype in (torch.bool, torch.uint8):
         if ids.dim() != 1 or len(ids) != table.shape[0]:
-            raise table._refusal("index", "A mask must have one entry for each row.")
+            raise table.refusal("index", "A mask must have one entry for each row.")
         ids = ids.nonzero()[:, 0]
-    return table._gather_plain(ids)
+    return table.gather_plain(ids)
 
 
-def _embed(table: UnifiedTensor, ids: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:
-    return table._gather_plain(ids)
+def _embed(table: Operand, ids: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:
+    return table.gather_plain(ids)
 
 
 def _slice(
-    table: UnifiedTensor,
+    table: Operand,
     dimension: int = 0,
     start: int | None = None,
     stop: int | None = None,
     step: int = 1,
-) -> UnifiedTensor:
+) -> Operand:
     if dimension % table.dim():
         if (start or 0) == 0 and (stop is None or stop >= table.shape[dimension]) and step == 1:
-            return table._same_rows()
-        raise table._refusal("slice", "Only rows are cut on disk: u[a:b], then cut the rows read.")
-    return table._row_range(range(table.shape[0])[start:stop:step])
+            return table.same_rows()
+        raise table.refusal("slice", "Only rows are cut on disk: u[a:b], then cut the rows read.")
+    return table.cut_rows(range(table.shape[0])[start:stop:step])
 
 
-def _select(table: UnifiedTensor, dimension: int, index: int) -> torch.Tensor:
+def _select(table: Operand, dimension: int, index: int) -> torch.Tensor:
     if dimension % table.dim():
-        raise table._refusal("select", "Only whole rows are read: u[ids], then u[ids][:, column].")
+        raise table.refusal("select", "Only whole rows are read: u[ids], then u[ids][:, column].")
     index = range(table.shape[0])[index]
-    return table._table.read(index, index + 1)[0]
+    return table.table.read(index, index + 1)[0]
 
 
-def _same(table: UnifiedTensor) -> UnifiedTensor:
-    return table._same_rows()
+def _same(table: Operand) -> Operand:
+    return table.same_rows()
 
 
 _BY_ROW: dict[Operator, Callable[..., Any]] = {
