@@ -2,6 +2,7 @@
 
 >>> import numpy as np, tempfile
 >>> from shorthaul.storage.file import open_file
+>>> from shorthaul.storage import open_engine
 >>> with open_engine() as engine, open_file(tempfile.gettempdir(), "scratch") as file:
 ...     engine.write(file, 0, np.arange(1000)).wait()
 ...     back = np.empty(1000, int)
