@@ -14,15 +14,17 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import torch
-from shorthaul.tensors.stored_rows import StoredRows
 
 from shorthaul.errors import RowIndexError, ShorthaulError
-from shorthaul.graphs import NeighbourSampler, RelationalGraph, index_kernels, plain_indexes
-from shorthaul.graphs import neighbour_sampler as sampler_module
+from shorthaul.graphs import NeighbourSampler, RelationalGraph
+from shorthaul.graphs.index import kernels as index_kernels
+from shorthaul.graphs.index import plain as plain_indexes
+from shorthaul.graphs.sampling import sampler as sampler_module
 from shorthaul.jit import CppSource, Function, NumberArgument, load_kernel
 from shorthaul.storage import open_file
 from shorthaul.storage.uring_engine import UringEngine
-from shorthaul.tensors import host_kernels, plain_rows
+from shorthaul.tensors.kernels import host_kernels, plain_rows
+from shorthaul.tensors.kernels.stored_rows import StoredRows
 from tests.graphs.sampled_graphs import random_graph, same_samples, verify_sample
 from tests.hostile.damage import damage_bytes
 from tests.hostile.hostile_files import KINDS, read_hostile, write_good
