@@ -20,9 +20,9 @@ import torch
 from torch import Tensor
 
 from shorthaul.conv import TWELVE_LAYERS, conv2d
-from shorthaul.conv.kernels import run_forward
+from shorthaul.conv.execution.execute import run_forward
+from shorthaul.conv.planning.choice import choose_schedule
 from shorthaul.conv.problem import ConvProblem
-from shorthaul.conv.schedule import choose_schedule
 
 Convolve = Callable[[ConvProblem, Tensor, Tensor], Tensor]
 
@@ -42,7 +42,7 @@ def lowered(problem: ConvProblem, image: Tensor, weight: Tensor) -> Tensor:
 def whole_windows(problem: ConvProblem, image: Tensor, weight: Tensor) -> Tensor:
     """The papers' im2win: the whole window tensor of an image."""
     sizes = (image.shape[0], 1, image.shape[2], image.shape[3])
-    schedule = replace(choose_schedule(problem, sizes, 1), strip_bytes=None)
+    schedule = replace(choose_schedule(problem, sizes), strip_bytes=None)
     return run_forward(problem, image.unsqueeze(2), weight, schedule=schedule).squeeze(2)
 
 

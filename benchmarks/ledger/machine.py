@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 
 from benchmarks.ledger.allocator import describe_allocator
-from shorthaul.conv.machine import this_machine
+from shorthaul.conv.problem.machine import this_machine
 from shorthaul.errors import NoCompilerError
 from shorthaul.jit.toolchain import find_toolchain, read_processor
 

@@ -20,9 +20,10 @@ from benchmarks.arms.conv_arms import Case, add_rates, measure_peak, with_layout
 from benchmarks.measuring.answer import Answer, answer_question
 from benchmarks.measuring.measure import Arm, same_within
 from shorthaul.conv import TWELVE_LAYERS
-from shorthaul.conv.kernels import run_forward
+from shorthaul.conv.execution.execute import run_forward
+from shorthaul.conv.methods.base import ConvSchedule
+from shorthaul.conv.planning.choice import choose_schedule
 from shorthaul.conv.problem import ConvProblem
-from shorthaul.conv.schedule import ConvSchedule, choose_schedule
 from shorthaul.jit import CppSource, Function, NumberArgument, TensorArgument, load_kernel
 
 LOOPS = """\
@@ -86,7 +87,7 @@ def with_schedule(case: Case, schedule: ConvSchedule) -> Callable[[], Tensor]:
 
 
 def steps(problem: ConvProblem, case: Case) -> dict[str, ConvSchedule]:
-    chosen = choose_schedule(problem, (case.batch, *case.sizes), 1)
+    chosen = choose_schedule(problem, (case.batch, *case.sizes))
     plain = replace(chosen, windows="strips", has_prefetch=False)
     return {
         "vectors of output channels": replace(plain, rows=1, vectors=1, strip_bytes=None),

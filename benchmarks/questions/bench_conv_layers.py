@@ -25,7 +25,7 @@ from benchmarks.arms.conv_arms import (
 from benchmarks.measuring.answer import Answer, answer_question
 from benchmarks.measuring.measure import same_within
 from shorthaul.conv import TWELVE_LAYERS, estimate
-from shorthaul.conv.estimate import Layer
+from shorthaul.conv.planning.estimate import Layer
 
 
 def measure(answer: Answer) -> None:

@@ -16,7 +16,7 @@ from benchmarks.arms.conv_memory import ARMS, make_image, measure_in_process
 from benchmarks.measuring.answer import Answer, answer_question
 from benchmarks.measuring.measure import Arm, same_within
 from shorthaul.conv import TWELVE_LAYERS, estimate
-from shorthaul.conv.estimate import Layer
+from shorthaul.conv.planning.estimate import Layer
 
 
 def measure(answer: Answer) -> None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from shorthaul.conv.kernels import run_forward, run_grad_input, run_grad_weight
+from shorthaul.conv.execution.execute import run_forward, run_grad_input, run_grad_weight
 from shorthaul.conv.problem import LAYOUTS, ConvProblem
 from tests.conv.problems import ACTIVATION_LAYOUTS, QUICK, Case
 

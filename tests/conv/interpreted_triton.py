@@ -10,8 +10,9 @@ from dataclasses import replace
 
 import torch
 
-from shorthaul.conv import aten, triton_launch
+from shorthaul.conv.execution import aten
 from shorthaul.conv.problem import ACTIVATIONS, LAYOUTS, PADDING_MODES, ConvProblem
+from shorthaul.conv.triton import launch as triton_launch
 
 
 def draw_problem(random_numbers: random.Random) -> tuple[ConvProblem, int, tuple[int, int, int]]:

@@ -19,9 +19,10 @@ import torch
 from torch import Tensor
 
 import shorthaul as sh
-from shorthaul.conv import aten, machine
-from shorthaul.conv.problem import LAYOUTS, PADDING_MODES, ConvProblem, Triple
-from shorthaul.conv.schedule import SPECIALISED_FLOPS, choose_schedule
+from shorthaul.conv.execution import aten
+from shorthaul.conv.methods.base import SPECIALISED_FLOPS
+from shorthaul.conv.planning.choice import choose_schedule
+from shorthaul.conv.problem import LAYOUTS, PADDING_MODES, ConvProblem, Triple, machine
 from tests.conv.problems import in_double
 from tests.conv.tolerances import TOLERANCES, require_close
 
@@ -50,7 +51,7 @@ class LargeCase:
 
     def method(self) -> str:
         """What the cost model chooses for the forward pass."""
-        schedule = choose_schedule(self.problem, (self.batch, *self.sizes), 1)
+        schedule = choose_schedule(self.problem, (self.batch, *self.sizes))
         return f"{schedule.method.rstrip('24')}{' pairs' if schedule.has_pairs else ''}"
 
     def features(self) -> frozenset[str]:

@@ -1,12 +1,12 @@
 """Window-order convolution: problem -> schedule -> emit -> kernel; functional, layer, replace."""
 
-from shorthaul.conv.estimate import TWELVE_LAYERS, Estimate, Layer, estimate
-from shorthaul.conv.fingerprint import freeze_weights
+from shorthaul.conv.execution.fingerprint import freeze_weights
 from shorthaul.conv.functional import conv1d, conv2d, conv3d
 from shorthaul.conv.layer import Conv1d, Conv2d, Conv3d
+from shorthaul.conv.models.quantise import QuantisationReport, QuantisedLayer, quantise_weights
+from shorthaul.conv.models.replace import ReplacedLayer, ReplacementReport, replace_convs
+from shorthaul.conv.planning.estimate import TWELVE_LAYERS, Estimate, Layer, estimate
 from shorthaul.conv.problem import ACTIVATIONS, PADDING_MODES, ConvProblem
-from shorthaul.conv.quantise import QuantisationReport, QuantisedLayer, quantise_weights
-from shorthaul.conv.replace import ReplacedLayer, ReplacementReport, replace_convs
 from shorthaul.conv.transposed import conv_transpose1d, conv_transpose2d, conv_transpose3d
 
 __all__ = [

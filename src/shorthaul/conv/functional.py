@@ -17,8 +17,12 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from shorthaul.conv import aten
-from shorthaul.conv.arguments import (
+from shorthaul.conv.execution import aten
+from shorthaul.conv.execution.backend import reason_for_aten
+from shorthaul.conv.execution.fast_path import Written, learn_call, run_known
+from shorthaul.conv.execution.operators import convolution, find_problem, run_convolution
+from shorthaul.conv.problem import ACTIVATIONS, PADDING_MODES, ConvProblem, Triple
+from shorthaul.conv.problem.arguments import (
     Integers,
     Padding,
     canonical_padding,
@@ -31,13 +35,9 @@ from shorthaul.conv.arguments import (
     verify_same_kind,
     verify_weight,
 )
-from shorthaul.conv.backend import reason_for_aten
-from shorthaul.conv.known_calls import learn_call, run_known
-from shorthaul.conv.operators import convolution, find_problem, run_convolution
-from shorthaul.conv.plain import are_ordinary, is_plain, is_watched
-from shorthaul.conv.problem import ACTIVATIONS, PADDING_MODES, ConvProblem, Triple
 from shorthaul.errors import ConvolutionError
 from shorthaul.fallbacks import note_fallback
+from shorthaul.jit.operators import are_ordinary, is_plain, is_watched
 
 KERNEL_DTYPES = frozenset((torch.float32, torch.float64, torch.bfloat16, torch.float16))
 
@@ -74,12 +74,7 @@ def conv1d(
     tensor([[[2., 3., 3., 3., 2.]]])
     """
     written = (stride, padding, dilation, groups, padding_mode, activation, exact)
-    if residual is None and out is None and not tune:
-        output = run_known(1, input, weight, bias, written)
-        if output is not None:
-            return output
-    geometry = _geometry(1, weight, stride, padding, dilation, groups, padding_mode)
-    return _convolve(1, input, weight, bias, geometry, written, residual, out, tune)
+    return _run(1, input, weight, bias, written, residual, out, tune)
 
 
 def conv2d(
@@ -112,12 +107,7 @@ def conv2d(
     torch.Size([1, 3, 2, 2])
     """
     written = (stride, padding, dilation, groups, padding_mode, activation, exact)
-    if residual is None and out is None and not tune:
-        output = run_known(2, input, weight, bias, written)
-        if output is not None:
-            return output
-    geometry = _geometry(2, weight, stride, padding, dilation, groups, padding_mode)
-    return _convolve(2, input, weight, bias, geometry, written, residual, out, tune)
+    return _run(2, input, weight, bias, written, residual, out, tune)
 
 
 def conv3d(
@@ -142,32 +132,35 @@ def conv3d(
     27.0
     """
     written = (stride, padding, dilation, groups, padding_mode, activation, exact)
+    return _run(3, input, weight, bias, written, residual, out, tune)
+
+
+def _run(
+    dimensions: int,
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    written: tuple[Any, ...],
+    residual: Tensor | None,
+    out: Tensor | None,
+    tune: bool,
+) -> Tensor:
+    """The call as it is known already, else checked, planned, and known from then on."""
     if residual is None and out is None and not tune:
-        output = run_known(3, input, weight, bias, written)
+        output = run_known(dimensions, input, weight, bias, written)
         if output is not None:
             return output
-    geometry = _geometry(3, weight, stride, padding, dilation, groups, padding_mode)
-    return _convolve(3, input, weight, bias, geometry, written, residual, out, tune)
+    return _convolve(dimensions, input, weight, bias, Written(*written), residual, out, tune)
 
 
-def _geometry(
-    dimensions: int,
-    weight: Tensor,
-    stride: Integers,
-    padding: Padding,
-    dilation: Integers,
-    groups: int,
-    padding_mode: str,
-) -> Geometry:
-    kernel = tuple(weight.shape[2:])
+def _geometry(dimensions: int, weight: Tensor, written: Written) -> Geometry:
+    arguments = (dimensions, tuple(weight.shape[2:]), *written[:5])
     if torch.compiler.is_compiling():
-        return read_geometry(dimensions, kernel, stride, padding, dilation, groups, padding_mode)
+        return read_geometry(*arguments)
     try:
-        return _remembered_geometry(
-            dimensions, kernel, stride, padding, dilation, groups, padding_mode
-        )
+        return _remembered_geometry(*arguments)
     except TypeError:  # lists cannot be remembered
-        return read_geometry(dimensions, kernel, stride, padding, dilation, groups, padding_mode)
+        return read_geometry(*arguments)
 
 
 def read_geometry(
@@ -205,13 +198,13 @@ def _convolve(
     input: Tensor,
     weight: Tensor,
     bias: Tensor | None,
-    geometry: Geometry,
-    written: tuple[Any, ...],
+    written: Written,
     residual: Tensor | None,
     out: Tensor | None,
     tune: bool,
 ) -> Tensor:
-    *_, activation, exact = written
+    geometry = _geometry(dimensions, weight, written)
+    activation, exact = written.activation, written.exact
     input, weight, bias, residual = autocast(input, weight, bias, residual)
     _verify(dimensions, input, weight, bias, geometry.groups, activation)
     is_batched = input.dim() == dimensions + 2
@@ -255,7 +248,7 @@ def _convolve(
 
 def _tune(problem: ConvProblem, images: Tensor) -> None:
     """Measure the ways of this convolution here, once."""
-    from shorthaul.conv.tune import tune_schedule  # its progress bar is needed by few
+    from shorthaul.conv.execution.tuning import tune_schedule  # its progress bar is needed by few
 
     batch, _, depth, height, width = images.shape
     is_ours = images.device.type == "cpu" and reason_for_aten(problem, "cpu") is None

@@ -13,9 +13,9 @@ from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
-from shorthaul.conv.arguments import Integers, Padding, canonical_padding, canonical_triple
 from shorthaul.conv.functional import conv1d, conv2d, conv3d
 from shorthaul.conv.problem import ACTIVATIONS
+from shorthaul.conv.problem.arguments import Integers, Padding, canonical_padding, canonical_triple
 from shorthaul.errors import ConvolutionError
 
 # What PyTorch's constructors know. Anything else is given to them as zero padding and set after.

@@ -12,7 +12,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from shorthaul.conv.arguments import (
+from shorthaul.conv.execution.operators import convolution_grad_input
+from shorthaul.conv.functional import (
+    KERNEL_DTYPES,
+    autocast,
+    choose_layout,
+)
+from shorthaul.conv.problem import Triple
+from shorthaul.conv.problem.arguments import (
     Integers,
     canonical_padding,
     canonical_triple,
@@ -24,13 +31,6 @@ from shorthaul.conv.arguments import (
     verify_same_kind,
     verify_weight,
 )
-from shorthaul.conv.functional import (
-    KERNEL_DTYPES,
-    autocast,
-    choose_layout,
-)
-from shorthaul.conv.operators import convolution_grad_input
-from shorthaul.conv.problem import Triple
 from shorthaul.errors import ConvolutionError
 from shorthaul.fallbacks import note_fallback
 

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, NoReturn, TypeAlias
+from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
 import torch
 from torch.autograd import forward_ad
@@ -37,6 +37,14 @@ Overload: TypeAlias = "torch._ops.OpOverload[..., Any]"
 # and wrapped tensors have more, or others. Should PyTorch's change, every call is dispatched.
 _dispatch_keys: Any = torch._C._dispatch_keys
 _is_profiling: Any = torch._C._autograd._profiler_enabled
+
+# What `torch.autograd.Function` itself stands on; it would look for transforms, of which there are none where
+# nothing watches.
+if TYPE_CHECKING:
+    SingleLevelFunction = torch.autograd.Function
+else:
+    SingleLevelFunction = torch.autograd.function._SingleLevelFunction
+
 _KEYS = torch._C.DispatchKey
 _PLAIN_CPU = (
     torch._C.DispatchKeySet(_KEYS.CPU)
@@ -45,6 +53,51 @@ _PLAIN_CPU = (
     .add(_KEYS.AutocastCPU)
     .raw_repr()
 )
+
+
+def is_transformed() -> bool:
+    """Whether `torch.func` or forward-mode differentiation is at work."""
+    return torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0
+
+
+def is_traced() -> bool:
+    """Whether something traces what is called: tensors may have no values then."""
+    return (
+        torch.compiler.is_compiling()
+        or torch._C._len_torch_dispatch_stack() > 0
+        or torch._C._get_tracing_state() is not None
+    )
+
+
+def is_watched() -> bool:
+    """Whether something traces, transforms, records or profiles what is called."""
+    return is_traced() or is_transformed() or _is_profiling()
+
+
+def are_ordinary(*tensors: torch.Tensor | None) -> bool:
+    """Whether the tensors are PyTorch's own, and their values what lies in a CPU's or CUDA's memory."""
+    for each in tensors:
+        if each is not None and (
+            type(each) not in (torch.Tensor, torch.nn.Parameter)
+            or not (each.is_cpu or each.is_cuda)
+            or each.is_neg()  # as `x.conj().imag` is: the dispatcher resolves it
+        ):
+            return False
+    return True
+
+
+def needs_gradient(*tensors: torch.Tensor | None) -> bool:
+    """Whether autograd has to record what is made of the tensors."""
+    if torch.is_grad_enabled():
+        for each in tensors:
+            if each is not None and each.requires_grad:
+                return True
+    return False
+
+
+def is_plain(*tensors: torch.Tensor | None) -> bool:
+    """Whether nothing watches: no gradient, no tracing, no transform, no tensor subclass."""
+    return not is_watched() and are_ordinary(*tensors) and not needs_gradient(*tensors)
 
 
 @dataclass(frozen=True)
@@ -91,9 +144,9 @@ class Operator:
 
     def __call__(self, *arguments: Any) -> Any:
         """Run the operator, or record it in whatever graph is being traced."""
-        if torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0:
+        if is_transformed():
             return self._transform(arguments)
-        if torch.compiler.is_compiling() or self._is_watched(arguments):
+        if self._needs_dispatch(arguments):
             return self.overload(*arguments)
         is_plain = needs_gradient = False
         for each in arguments:
@@ -108,14 +161,12 @@ class Operator:
             return self.recorded.apply(*arguments)
         return self.cpu(*arguments)
 
-    def _is_watched(self, arguments: tuple[Any, ...]) -> bool:
+    def _needs_dispatch(self, arguments: tuple[Any, ...]) -> bool:
         """Whether somebody would miss the call if the dispatcher did not see it."""
         return (
             self.has_lists
+            or is_watched()
             or torch._C._has_torch_function(arguments)
-            or torch._C._len_torch_dispatch_stack() > 0
-            or torch._C._get_tracing_state() is not None
-            or _is_profiling()
             or (self.has_autocast and torch._C._is_any_autocast_enabled())
         )
 
@@ -239,9 +290,7 @@ def _make_recorded(overload: Overload, cpu: Callable[..., Any], gradient: Gradie
         return output
 
     methods = {"forward": staticmethod(forward), "backward": staticmethod(gradient.backward)}
-    # What `torch.autograd.Function` itself stands on; it would look for transforms, which is done.
-    single_level = torch.autograd.function._SingleLevelFunction
-    return type(f"{overload._opname}_recorded", (single_level,), methods)
+    return type(f"{overload._opname}_recorded", (SingleLevelFunction,), methods)
 
 
 def _make_transformed(overload: Overload, gradient: Gradient) -> type[torch.autograd.Function]:

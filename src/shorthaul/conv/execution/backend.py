@@ -1,0 +1,86 @@
+"""Who computes a convolution: the generated kernels, or ATen with the reason noted."""
+
+from __future__ import annotations
+
+import functools
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from shorthaul.conv.execution import aten
+from shorthaul.conv.execution import execute as kernels
+from shorthaul.conv.problem import ConvProblem, Triple
+from shorthaul.fallbacks import note_fallback
+from shorthaul.jit import can_use_kernels
+from shorthaul.settings import settings
+
+
+class Backend(Protocol):
+    """Forward and both gradients, for dense 5-D tensors that are not empty: a module of functions."""
+
+    def run_forward(
+        self,
+        problem: ConvProblem,
+        input: Tensor,
+        weight: Tensor,
+        bias: Tensor | None = None,
+        residual: Tensor | None = None,
+        *,
+        out: Tensor | None = None,
+        is_trained: bool = False,
+    ) -> Tensor:
+        """activation(convolution + bias + residual), into `out` where it is given.
+
+        Parameters that are trained change before their next use: no packed copy of them is kept. Nor
+        could it be trusted, because optimisers that write through `parameter.data` raise no version.
+        """
+
+    def run_grad_input(
+        self,
+        problem: ConvProblem,
+        grad_output: Tensor,
+        weight: Tensor,
+        input_sizes: Triple,
+        *,
+        is_trained: bool = False,
+    ) -> Tensor:
+        """The gradient of the input."""
+
+    def run_grad_weight(self, problem: ConvProblem, grad_output: Tensor, input: Tensor) -> Tensor:
+        """The gradient of the weight."""
+
+
+def choose_backend(problem: ConvProblem, device: torch.device) -> Backend:
+    """The generated kernels where they apply, else ATen, which is noted as a fallback."""
+    reason = _reason_for_aten(problem, device.type, settings.kernels)
+    if reason is not None:
+        note_fallback("convolution", "ATen", reason)
+        return aten
+    if device.type == "cpu":
+        return kernels
+    from shorthaul.conv.triton import (
+        launch as triton_launch,  # Triton takes a second to import, and is optional
+    )
+
+    return triton_launch
+
+
+def reason_for_aten(problem: ConvProblem, device_type: str) -> str | None:
+    """Why no generated kernel computes `problem` on such a device now; `None` if one does."""
+    return _reason_for_aten(problem, device_type, settings.kernels)
+
+
+@functools.lru_cache(maxsize=4096)
+def _reason_for_aten(problem: ConvProblem, device_type: str, wanted: str) -> str | None:
+    if device_type == "cpu":
+        if not can_use_kernels("convolution"):
+            return "SHORTHAUL_KERNELS is torch" if wanted == "torch" else "there is no C++ compiler"
+        return kernels.supports(problem)
+    if device_type != "cuda":
+        return f"there is no generated kernel for {device_type}"
+    if wanted != "generated":
+        return "the Triton kernels' speed is not measured; SHORTHAUL_KERNELS=generated uses them"
+    from shorthaul.conv.triton import launch as triton_launch
+
+    return triton_launch.supports(problem)

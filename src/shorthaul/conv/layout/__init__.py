@@ -1,0 +1,1 @@
+"""How arguments, workspaces and weights lie in memory: said once, for both languages."""

@@ -1,0 +1,81 @@
+"""The lines that every convolution kernel begins with: its types, and the names of its numbers.
+
+>>> print(emit_numbers(("thread_bytes", "batch")))
+[[maybe_unused]] const int64_t thread_bytes = numbers[0], batch = numbers[1];
+"""
+
+from __future__ import annotations
+
+import torch
+
+from shorthaul.conv.layout.function import SHAPE_NAMES, SIZE_NAMES, sum_dtype
+from shorthaul.conv.problem.geometry import KernelShape
+from shorthaul.conv.problem.machine import VectorMachine
+
+STORAGE = {
+    torch.float32: "AsReal",
+    torch.float64: "AsReal",
+    torch.bfloat16: "AsBfloat16",
+    torch.float16: "AsFloat16",
+}
+
+ACTIVATION_TYPES = {
+    None: "NoActivation",
+    "relu": "Relu",
+    "relu6": "Relu6",
+    "hardswish": "Hardswish",
+    "silu": "Silu",
+    "gelu": "Gelu",
+    "sigmoid": "Sigmoid",
+    "tanh": "Tanh",
+}
+
+
+def emit_preamble(
+    dtype: torch.dtype,
+    machine: VectorMachine,
+    channels_last: bool,
+    activation: str | None,
+    headers: tuple[str, ...],
+    *,
+    has_pairs: bool = False,
+) -> str:
+    """The types that the rest of a kernel's text is written in."""
+    real = "double" if dtype == torch.float64 else "float"
+    pairs = "#define SHORTHAUL_PAIRS\n" if has_pairs else ""
+    includes = "\n".join(f'#include "shorthaul/{header}.h"' for header in headers)
+    return f"""\
+#define SHORTHAUL_REAL {real}
+#define SHORTHAUL_LANES {machine.lanes(sum_dtype(dtype).itemsize)}
+{pairs}{includes}
+
+using namespace shorthaul;
+using Value = {STORAGE[dtype]};
+using Activation = {ACTIVATION_TYPES[activation]};
+constexpr bool channels_last = {str(channels_last).lower()};
+"""
+
+
+def emit_numbers(names: tuple[str, ...]) -> str:
+    """The numbers of a call by their names."""
+    values = ", ".join(f"{name} = numbers[{place}]" for place, name in enumerate(names))
+    return f"[[maybe_unused]] const int64_t {values};"
+
+
+def emit_sizes_and_shape(names: tuple[str, ...], shape: KernelShape | None) -> str:
+    """The first lines of every kernel: its numbers, and the structures that headers take."""
+    values = SHAPE_NAMES if shape is None else tuple(map(str, shape.values()))
+    kind = "const" if shape is None else "constexpr"
+    return f"""\
+  {emit_numbers(names)}
+  {kind} Shape shape{{{", ".join(values)}}};
+  const Sizes sizes{{{", ".join(SIZE_NAMES)}}};"""
+
+
+# The end of a kernel that sums weights in stretches: the first gets the others', in order.
+ADD_STRETCHES = """\
+  // The sums of the stretches, in order.
+  for (int64_t stretch = 1; stretch < stretches; ++stretch) {
+    for (int64_t each = 0; each < packed_values; ++each) weights[each] += weights[stretch * packed_values + each];
+  }
+"""

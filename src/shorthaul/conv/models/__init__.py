@@ -1,0 +1,1 @@
+"""Models: layers replaced, batch norms folded, weights quantised."""

@@ -1,0 +1,338 @@
+"""A model's convolutions replaced in place, layer by layer where it helps, and put back.
+
+>>> from torch import nn
+>>> model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU()).eval()
+>>> report = replace_convs(model, policy="always", fold=True)
+>>> model[0]
+Conv2d(3, 8, kernel_size=(3, 3), stride=(1, 1))
+>>> [(each.name, each.note) for each in report.layers]
+[('0', 'batch norm 1 and activation 2 folded in eval mode')]
+>>> report.revert()
+>>> type(model[0]) is nn.Conv2d
+True
+
+A layer is replaced by changing its class, so parameters, `state_dict`, hooks, names and everybody's
+references stay what they are.
+"""
+
+from __future__ import annotations
+
+import functools
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from rich.table import Table
+from torch import Tensor, nn
+
+from shorthaul.conv.execution.aten import apply_activation
+from shorthaul.conv.functional import KERNEL_DTYPES, problem_of, read_geometry
+from shorthaul.conv.layer import Conv1d, Conv2d, Conv3d, WindowOrderLayer
+from shorthaul.conv.models.fold import Fold, find_folds, fold_away, restore
+from shorthaul.conv.planning.choice import choose_schedule, remembered_schedule
+from shorthaul.conv.planning.edition import kernel_edition
+from shorthaul.conv.planning.estimate import estimate
+from shorthaul.conv.problem import ConvProblem, Triple
+from shorthaul.conv.problem.arguments import canonical_triple
+from shorthaul.errors import ConvolutionError, TuningError
+from shorthaul.jit import Candidate, Choice, autotune
+from shorthaul.jit.runtime import kernel_threads
+from shorthaul.module_swap import Swap, swap_class
+from shorthaul.units import format_bytes
+
+POLICIES = ("auto", "always")
+_OURS = "window order"
+_ATEN = "aten"
+_TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
+
+
+@dataclass
+class ReplacedLayer:
+    """One replaced layer: how it decides, and what it has decided."""
+
+    name: str
+    policy: str
+    fold: Fold | None = None
+    note: str = ""
+    problem: ConvProblem | None = None  # as first seen, like the two below
+    batch: int = 0
+    sizes: Triple = (0, 0, 0)
+    choices: dict[str, Choice] = field(default_factory=dict)  # by mode: inference, training
+
+    def run(self, layer: Any, input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        """The layer's output by the way that was measured to be faster for this mode."""
+        if self.fold is None or not self.fold.is_active():
+            return self._run(layer, input, weight, bias, None)
+        weight, bias = self.fold.apply(weight, bias)
+        output = self._run(layer, input, weight, bias, self.fold.activation_name)
+        return self.fold.mark(output)
+
+    def _run(
+        self, layer: Any, input: Tensor, weight: Tensor, bias: Tensor | None, activation: str | None
+    ) -> Tensor:
+        if self.problem is None and not torch.compiler.is_compiling():
+            self._note(layer, input, weight, bias, activation)
+        if self.policy == "auto" and self.choose(layer, input, weight, bias, activation) == _ATEN:
+            return _run_aten(layer, input, weight, bias, activation)
+        output: Tensor = layer.run(input, weight, bias, activation)
+        return output
+
+    def choose(
+        self, layer: Any, input: Tensor, weight: Tensor, bias: Tensor | None, activation: str | None
+    ) -> str:
+        """Ours or ATen's, measured at the first call of each mode."""
+        tensors = [each for each in (input, weight, bias) if each is not None]
+        is_training = torch.is_grad_enabled() and any(each.requires_grad for each in tensors)
+        mode = "training" if is_training else "inference"
+        if mode not in self.choices:
+            if torch.compiler.is_compiling() or not input.numel():
+                return _OURS  # nothing can be measured now
+            detached = [each.detach() for each in tensors]
+            try:
+                self.choices[mode] = _measure(
+                    layer, detached, activation, is_training, self._key(mode)
+                )
+            except TuningError:
+                return _OURS  # both failed: the caller shall see why
+        return self.choices[mode].name
+
+    def workspace_bytes(self) -> int | None:
+        """Scratch memory of our kernel, all threads together; `None` before the first call."""
+        if self.problem is None:
+            return None
+        return estimate(self.problem, self.batch, self.sizes).ours_bytes
+
+    def _note(
+        self, layer: Any, input: Tensor, weight: Tensor, bias: Tensor | None, activation: str | None
+    ) -> None:
+        dimensions = layer.dimensions
+        geometry = read_geometry(
+            dimensions, tuple(weight.shape[2:]), layer.stride, layer.padding, layer.dilation,
+            layer.groups, layer.padding_mode,
+        )  # fmt: skip
+        if input.dim() in (dimensions + 1, dimensions + 2) and input.dtype in KERNEL_DTYPES:
+            problem = problem_of(dimensions, input, weight, bias, geometry, activation, layer.exact)
+            self.batch = input.shape[0] if input.dim() == dimensions + 2 else 1
+            self.sizes = canonical_triple("size", input.shape[-dimensions:], dimensions)
+            self.problem = problem
+
+    def _key(self, mode: str) -> str:
+        """What a measurement holds for: sizes as near as the next power of two choose alike."""
+        words = "" if self.problem is None else self.problem.describe()
+        sizes = "x".join(str(_round_up(each)) for each in (self.batch, *self.sizes))
+        versions = f"kernels {kernel_edition()} torch {torch.__version__}"
+        return f"conv layer {words} {sizes} {mode} threads {torch.get_num_threads()} {versions}"
+
+    def describe_schedule(self) -> str:
+        """The schedule of our kernel, and whether it was measured or estimated; for the table."""
+        if self.problem is None or self.problem.dtype not in KERNEL_DTYPES:
+            return ""
+        sizes, threads = (self.batch, *self.sizes), kernel_threads()
+        measured = remembered_schedule(self.problem, sizes, threads)
+        if measured is not None:
+            return f"{measured.describe()} (measured)"
+        return choose_schedule(self.problem, sizes).describe()
+
+    def describe_choice(self) -> tuple[str, str]:
+        """What was chosen, and how many times faster ours was measured to be; for the table."""
+        if self.policy == "always":
+            return _OURS, ""
+        if not self.choices:
+            return "at the first call", ""
+        chosen, ratios = [], []
+        for mode, choice in sorted(self.choices.items()):
+            label = f"{mode}: " if len(self.choices) > 1 else ""
+            chosen.append(f"{label}{choice.name}")
+            if {_OURS, _ATEN} <= choice.seconds.keys():
+                ratios.append(f"{choice.seconds[_ATEN] / choice.seconds[_OURS]:.2f}")
+        return ", ".join(chosen), ", ".join(ratios)
+
+
+@dataclass
+class ReplacementReport:
+    """What `replace_convs` did; it is filled in further when layers are first called."""
+
+    model: nn.Module
+    layers: list[ReplacedLayer]
+    left_alone: dict[str, str]  # name -> reason
+    _swaps: list[Swap] = field(repr=False)
+
+    def table(self) -> Table:
+        """A table for `rich.print`."""
+        table = Table(title="convolutions")
+        for heading in (
+            "layer", "problem", "chosen", "times faster", "schedule", "workspace", "note",
+        ):  # fmt: skip
+            is_number = heading in ("times faster", "workspace")
+            table.add_column(heading, justify="right" if is_number else "left")
+        for each in self.layers:
+            chosen, ratio = each.describe_choice()
+            problem = "" if each.problem is None else each.problem.describe()
+            workspace_bytes = each.workspace_bytes()
+            workspace = "" if workspace_bytes is None else format_bytes(workspace_bytes)
+            table.add_row(
+                each.name, problem, chosen, ratio, each.describe_schedule(), workspace, each.note
+            )
+        for name, reason in self.left_alone.items():
+            table.add_row(name, "", "left alone", "", "", "", reason)
+        return table
+
+    def revert(self) -> None:
+        """Put every layer back to what it was; a second call does nothing."""
+        for swap in self._swaps:
+            replacement: ReplacedLayer | None = swap.module.__dict__.get("replacement")
+            if replacement is not None and replacement.fold is not None:
+                for each in (replacement.fold.norm, replacement.fold.activation):
+                    if each is not None:
+                        restore(each)
+            swap.undo()
+        self._swaps.clear()
+
+
+class ReplacedWindowOrderLayer(WindowOrderLayer):
+    """What the three replaced layers have in common: they ask their replacement how to compute."""
+
+    replacement: ReplacedLayer
+
+    def _conv_forward(self, input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        return self.replacement.run(self, input, weight, bias)
+
+    def _get_name(self) -> str:
+        return f"Conv{self.dimensions}d"
+
+
+class ReplacedConv1d(ReplacedWindowOrderLayer, Conv1d):
+    """An `nn.Conv1d` after `replace_convs`."""
+
+
+class ReplacedConv2d(ReplacedWindowOrderLayer, Conv2d):
+    """An `nn.Conv2d` after `replace_convs`."""
+
+
+class ReplacedConv3d(ReplacedWindowOrderLayer, Conv3d):
+    """An `nn.Conv3d` after `replace_convs`."""
+
+
+_REPLACEMENTS: dict[type[nn.Module], type[nn.Module]] = {
+    nn.Conv1d: ReplacedConv1d,
+    nn.Conv2d: ReplacedConv2d,
+    nn.Conv3d: ReplacedConv3d,
+}
+
+
+def replace_convs(
+    model: nn.Module,
+    *,
+    policy: str = "auto",
+    fold: bool = False,
+    exact: bool = True,
+    tune: bool = False,
+    example: Any = None,
+) -> ReplacementReport:
+    """Let shorthaul compute the convolutions of `model`, in place.
+
+    `policy="auto"` measures each layer against ATen at its first call, once for inference and once
+    for training, remembers the result for this processor, and keeps ATen where it is faster;
+    `policy="always"` measures nothing. `fold=True` folds batch norm and activation modules into the
+    convolution before them for as long as they are in eval mode. `exact=False` allows
+    arithmetic with a larger rounding error (Winograd). `tune=True` measures the
+    schedules of each layer at its first call of each size, before it is compared with ATen. `example` (a tensor, or a tuple of
+    arguments) runs the model once in eval mode, so that everything is decided before this returns.
+    """
+    if policy not in POLICIES:
+        raise ConvolutionError(f"policy must be one of {', '.join(POLICIES)}, got {policy!r}.")
+    run_example = None if example is None else functools.partial(_run_example, model, example)
+    folds = find_folds(model, run_example) if fold else {}
+    modules = dict(model.named_modules(remove_duplicate=False))
+    report = ReplacementReport(model, [], {}, [])
+    for name, module in model.named_modules():
+        reason = _reason_to_leave(module)
+        if reason is not None:
+            report.left_alone[name] = reason
+        elif type(module) in _REPLACEMENTS:
+            layer = ReplacedLayer(name, policy)
+            if name in folds:
+                norm, activation = (None if each is None else modules[each] for each in folds[name])
+                layer.fold = Fold(norm, activation)
+                layer.note = _describe_fold(*folds[name])
+                for each in (norm, activation):
+                    if each is not None:
+                        fold_away(each, layer.fold)
+            attributes = {"replacement": layer, "exact": exact, "tune": tune}
+            report._swaps.append(swap_class(module, _REPLACEMENTS[type(module)], attributes))
+            report.layers.append(layer)
+    if run_example is not None:
+        run_example()
+    return report
+
+
+def _reason_to_leave(module: nn.Module) -> str | None:
+    kind = type(module)
+    if kind in _REPLACEMENTS:
+        return None
+    if isinstance(module, WindowOrderLayer):
+        return "is shorthaul's already"
+    if isinstance(module, nn.Conv1d | nn.Conv2d | nn.Conv3d):
+        return f"{kind.__name__} is a subclass, which may compute something else"
+    if isinstance(module, _TRANSPOSED):
+        return "transposed convolutions stay with ATen; `sh.conv_transpose2d` computes them"
+    return None
+
+
+def _describe_fold(norm: str | None, activation: str | None) -> str:
+    parts = [f"batch norm {norm}"] if norm else []
+    parts += [f"activation {activation}"] if activation else []
+    return f"{' and '.join(parts)} folded in eval mode"
+
+
+def _run_example(model: nn.Module, example: Any) -> None:
+    modes = {each: each.training for each in model.modules()}
+    arguments: Sequence[Any] = example if isinstance(example, tuple) else (example,)
+    try:
+        with torch.no_grad():
+            model.eval()(*arguments)
+    finally:
+        for module, is_training in modes.items():
+            module.training = is_training
+
+
+def _run_aten(
+    layer: Any, input: Tensor, weight: Tensor, bias: Tensor | None, activation: str | None
+) -> Tensor:
+    plain: Any = next(each for each in _REPLACEMENTS if isinstance(layer, each))
+    output: Tensor = plain._conv_forward(layer, input, weight, bias)
+    return apply_activation(output, activation, is_own=True)
+
+
+def _round_up(size: int) -> int:
+    """The next power of two."""
+    return 1 << max(0, size - 1).bit_length()
+
+
+def _measure(
+    layer: Any, tensors: list[Tensor], activation: str | None, is_training: bool, key: str
+) -> Choice:
+    def run(convolve: Any) -> None:
+        if not is_training:
+            with torch.no_grad():
+                convolve(layer, *tensors)
+            return
+        leaves = [each.detach().requires_grad_() for each in tensors]
+        output = convolve(layer, *leaves)
+        torch.autograd.grad(output, leaves, torch.ones_like(output))
+
+    def ours(layer: Any, input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+        output: Tensor = layer.run(input, weight, bias, activation)
+        return output
+
+    def aten(layer: Any, input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+        return _run_aten(layer, input, weight, bias, activation)
+
+    with warnings.catch_warnings(), torch.enable_grad():
+        warnings.simplefilter("ignore")  # ATen's, on copies for "same" padding
+        return autotune(
+            key,
+            [Candidate(_OURS, lambda: run(ours)), Candidate(_ATEN, lambda: run(aten))],
+        )

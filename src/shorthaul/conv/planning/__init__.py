@@ -1,0 +1,1 @@
+"""Which method, with which schedule: chosen, remembered, estimated."""

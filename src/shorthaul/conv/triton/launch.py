@@ -1,0 +1,253 @@
+"""Launching the Triton kernels on tensors: tiles, packed weights, grids.
+
+The functions are those of the other backends, so that `choose_backend` can choose among modules.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+import triton
+from torch import Tensor
+
+from shorthaul.conv.execution import aten
+from shorthaul.conv.layout.function import sum_dtype
+from shorthaul.conv.problem import NO_PADDING, PADDING_MODES, ConvProblem, Triple
+from shorthaul.conv.triton.kernels import (
+    forward_kernel,
+    grad_input_kernel,
+    grad_weight_kernel,
+    sum_parts_kernel,
+)
+
+DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+# Pixels that one program of the weight gradient's first pass sums up; a constant, so that the
+# order of the sum depends on the problem alone.
+PIXELS_PER_PART = 4096
+
+
+@dataclass(frozen=True)
+class Tile:
+    """The GEMM tile of one program: rows, columns and depth, with its warps and stages."""
+
+    rows: int
+    columns: int
+    depth: int
+    warps: int
+    stages: int
+
+
+TILES = (
+    Tile(128, 128, 32, warps=8, stages=3),
+    Tile(128, 64, 32, warps=4, stages=3),
+    Tile(64, 64, 32, warps=4, stages=3),
+    Tile(64, 32, 32, warps=4, stages=2),
+    Tile(128, 16, 32, warps=4, stages=2),
+)
+
+
+def choose_tile(rows: int, columns: int) -> Tile:
+    """The largest tile that columns and rows fill at least half."""
+    for tile in TILES:
+        if tile.columns <= max(16, 2 * columns - 1) and tile.rows <= max(64, 2 * rows):
+            return tile
+    return TILES[-1]
+
+
+def supports(problem: ConvProblem) -> str | None:
+    """Why these kernels do not compute `problem`; `None` if they do."""
+    return None if problem.dtype in DTYPES else f"{problem.dtype} has no Triton kernel"
+
+
+def run_forward(
+    problem: ConvProblem,
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    residual: Tensor | None = None,
+    *,
+    out: Tensor | None = None,
+    is_trained: bool = False,  # noqa: ARG001 (nothing is packed)
+    tile: Tile | None = None,
+) -> Tensor:
+    """activation(convolution + bias + residual) of 5-D tensors in any strides."""
+    sizes = _sizes(input)
+    out_sizes = problem.output_sizes(sizes)
+    if out is None:
+        out = _empty(problem, input, (len(input), problem.out_channels, *out_sizes))
+    if residual is not None and residual.stride() != out.stride():
+        residual = torch.empty_like(out).copy_(residual)
+    rows = len(input) * out_sizes[0] * out_sizes[1] * out_sizes[2]
+    outputs = problem.out_channels_per_group
+    tile = tile or choose_tile(rows, outputs)
+    grid = (triton.cdiv(rows, tile.rows), triton.cdiv(outputs, tile.columns), problem.groups)
+    forward_kernel[grid](
+        input,
+        pack_weight(problem, weight),
+        out if bias is None else bias,
+        out if residual is None else residual,
+        out,
+        len(input),
+        *sizes,
+        *out_sizes,
+        *input.stride(),
+        *out.stride(),
+        **_constants(problem),
+        MODE=PADDING_MODES.index(problem.padding_mode),
+        HAS_BIAS=bias is not None,
+        HAS_RESIDUAL=residual is not None,
+        ACTIVATION=problem.activation or "",
+        **_tile_constants(tile),
+    )
+    return out
+
+
+def run_grad_input(
+    problem: ConvProblem,
+    grad_output: Tensor,
+    weight: Tensor,
+    input_sizes: Triple,
+    *,
+    is_trained: bool = False,  # noqa: ARG001 (nothing is packed)
+    tile: Tile | None = None,
+) -> Tensor:
+    """The gradient of the input.
+
+    Padding that repeats values is done in two steps: the gradient of the padded image, whose
+    padding then returns to where it came from, before anything is rounded to 16 bits.
+    """
+    if problem.padding_mode != "zeros" and problem.padding != NO_PADDING:
+        depth, height, width = (
+            size + low + high
+            for size, (low, high) in zip(input_sizes, problem.padding, strict=True)
+        )
+        unpadded = replace(problem, padding=NO_PADDING, padding_mode="zeros")
+        real = sum_dtype(problem.dtype)
+        whole = _grad_input(unpadded, grad_output, weight, (depth, height, width), tile, real)
+        return aten.unpad(problem, whole, input_sizes).to(problem.dtype)
+    return _grad_input(problem, grad_output, weight, input_sizes, tile, problem.dtype)
+
+
+def _grad_input(
+    problem: ConvProblem,
+    grad_output: Tensor,
+    weight: Tensor,
+    input_sizes: Triple,
+    tile: Tile | None,
+    dtype: torch.dtype,
+) -> Tensor:
+    shape = (len(grad_output), problem.in_channels, *input_sizes)
+    result = _empty(replace(problem, dtype=dtype), grad_output, shape)
+    rows = len(grad_output) * input_sizes[0] * input_sizes[1] * input_sizes[2]
+    channels = problem.in_channels_per_group
+    tile = tile or choose_tile(rows, channels)
+    grid = (triton.cdiv(rows, tile.rows), triton.cdiv(channels, tile.columns), problem.groups)
+    grad_input_kernel[grid](
+        grad_output,
+        pack_weight_for_gradient(problem, weight),
+        result,
+        len(grad_output),
+        *input_sizes,
+        *_sizes(grad_output),
+        *result.stride(),
+        *grad_output.stride(),
+        **_constants(problem),
+        **_tile_constants(tile),
+    )
+    return result
+
+
+def run_grad_weight(
+    problem: ConvProblem, grad_output: Tensor, input: Tensor, *, tile: Tile | None = None
+) -> Tensor:
+    """The gradient of the weight: parts of the pixels summed apart, then added in order."""
+    groups, outputs = problem.groups, problem.out_channels_per_group
+    out_sizes = _sizes(grad_output)
+    pixels = len(input) * out_sizes[0] * out_sizes[1] * out_sizes[2]
+    count = triton.cdiv(pixels, PIXELS_PER_PART)
+    per_part = min(PIXELS_PER_PART, triton.next_power_of_2(pixels))
+    parts = grad_output.new_empty(
+        (count, groups, problem.window_values, outputs), dtype=torch.float32
+    )
+    tile = tile or choose_tile(problem.window_values, outputs)
+    grid = (
+        triton.cdiv(problem.window_values, tile.rows),
+        triton.cdiv(outputs, tile.columns),
+        count * groups,
+    )
+    grad_weight_kernel[grid](
+        grad_output,
+        input,
+        parts,
+        len(input),
+        *_sizes(input),
+        *out_sizes,
+        groups,
+        per_part,
+        *input.stride(),
+        *grad_output.stride(),
+        **_constants(problem),
+        MODE=PADDING_MODES.index(problem.padding_mode),
+        **_tile_constants(tile),
+    )
+    packed = grad_output.new_empty(parts.shape[1:], dtype=problem.dtype)
+    block = 1024
+    sum_parts_kernel[(triton.cdiv(packed.numel(), block),)](
+        parts, packed, count, packed.numel(), BLOCK=block
+    )
+    return unpack_weight(problem, packed)
+
+
+def pack_weight(problem: ConvProblem, weight: Tensor) -> Tensor:
+    """(groups, k in the order kw, kd, kh, channel; outputs): the B of the forward GEMM."""
+    split = weight.reshape(problem.groups, -1, *problem.weight_shape[1:])  # g, o, c, kd, kh, kw
+    return split.permute(0, 5, 3, 4, 2, 1).contiguous()
+
+
+def pack_weight_for_gradient(problem: ConvProblem, weight: Tensor) -> Tensor:
+    """(groups, k in the order kw, kd, kh, output; channels): the B of the gradient's GEMM."""
+    split = weight.reshape(problem.groups, -1, *problem.weight_shape[1:])
+    return split.permute(0, 5, 3, 4, 1, 2).contiguous()
+
+
+def unpack_weight(problem: ConvProblem, packed: Tensor) -> Tensor:
+    """The inverse of `pack_weight`."""
+    depth, height, width = problem.kernel
+    channels = problem.in_channels_per_group
+    split = packed.view(problem.groups, width, depth, height, channels, -1)
+    return split.permute(0, 5, 4, 2, 3, 1).reshape(problem.weight_shape)
+
+
+def _constants(problem: ConvProblem) -> dict[str, Any]:
+    names = ("KD", "KH", "KW", "SD", "SH", "SW", "DD", "DH", "DW", "PD", "PH", "PW")
+    lows = tuple(low for low, _ in problem.padding)
+    values = (*problem.kernel, *problem.stride, *problem.dilation, *lows)
+    return {
+        "CHANNELS": problem.in_channels_per_group,
+        "OUTPUTS": problem.out_channels_per_group,
+        **dict(zip(names, values, strict=True)),
+        # TF32 rounds inputs to ten bits: only where the caller allows a larger error.
+        "PRECISION": "ieee" if problem.exact else "tf32",
+    }
+
+
+def _tile_constants(tile: Tile) -> dict[str, int]:
+    return {
+        "ROWS": tile.rows,
+        "COLUMNS": tile.columns,
+        "DEPTH": tile.depth,
+        "num_warps": tile.warps,
+        "num_stages": tile.stages,
+    }
+
+
+def _sizes(tensor: Tensor) -> Triple:
+    return tensor.shape[2], tensor.shape[3], tensor.shape[4]
+
+
+def _empty(problem: ConvProblem, like: Tensor, shape: tuple[int, ...]) -> Tensor:
+    return torch.empty(
+        shape, dtype=problem.dtype, device=like.device, memory_format=aten.memory_format(problem)
+    )

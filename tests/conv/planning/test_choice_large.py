@@ -1,0 +1,95 @@
+"""Drawn convolutions above the size from which kernels are specialised, by every method, against float64."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from shorthaul.conv.problem.machine import this_machine
+from tests.conv import large
+from tests.conv.large import check, draw_cases, select_cases
+
+ROOT = Path(__file__).parents[3]
+EVERYWHERE = {"window", "planar", "sliding", "tall", "depthwise", "grouped"}
+# What must have run, by the machine that kernels are written for.
+METHODS = {
+    "avx512": EVERYWHERE | {"sweep", "winograd"},
+    "avx2": EVERYWHERE | {"winograd"},
+}
+
+
+def methods_of(kernels: set[str]) -> set[str]:
+    """The methods of forward passes and input gradients, by the names of the kernels that ran."""
+    return {name.split("_")[1].rstrip("24") for name in kernels}
+
+
+@pytest.mark.timeout(900)  # with a cold cache dozens of kernels are compiled
+def test_every_method_here() -> None:
+    launched: set[str] = set()
+    for case in select_cases(0, 10):
+        launched |= check(case)
+    assert methods_of(launched) >= METHODS.get(this_machine().name, {"window"})
+    assert any(name.startswith("conv_grad_weight_") for name in launched)
+    if this_machine().multiplies_pairs:
+        assert any(name.endswith("_pairs") for name in launched)
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.skipif(this_machine().name != "avx512", reason="there is nothing to hold back")
+def test_every_method_held_to_avx2() -> None:
+    run_held_to_avx2(0, 8)
+
+
+def test_what_is_drawn_covers_what_there_is() -> None:
+    stream = draw_cases(1)
+    features = set().union(*(next(stream).features() for _ in range(1000)))
+    assert {
+        f"{count} dimensions {each}" for count in (2, 3) for each in ("contiguous", "channels_last")
+    } <= features
+    assert {"1 dimensions contiguous", "transposed", "groups", "stride 3", "dilation 3"} <= features
+    assert {"zeros", "reflect", "replicate", "circular", "symmetric"} <= features
+    assert {f"torch.{each}" for each in ("float32", "float64", "bfloat16", "float16")} <= features
+
+
+def test_the_check_fails_on_wrong_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    case = next(
+        each for each in draw_cases(2) if each.method() == "planar" and not each.is_transposed
+    )
+    truth = large._run_double
+    monkeypatch.setattr(large, "_run_double", lambda *given: truth(*given) * 1.01)
+    with pytest.raises(AssertionError, match="of the largest value"):
+        check(case)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("seed", range(1, 9))
+def test_many_here(seed: int) -> None:
+    for case in select_cases(seed, 40):
+        check(case, seed)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@pytest.mark.skipif(this_machine().name != "avx512", reason="there is nothing to hold back")
+@pytest.mark.parametrize("seed", range(1, 9))
+def test_many_held_to_avx2(seed: int) -> None:
+    run_held_to_avx2(seed, 40)
+
+
+def run_held_to_avx2(seed: int, cases: int) -> None:
+    """In a process of its own: kernels and plans are remembered with the machine that they are for."""
+    command = [sys.executable, "-m", "tests.conv.large", "avx2"]
+    ran = subprocess.run(
+        [*command, "--seed", str(seed), "--cases", str(cases)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stderr[-3000:]
+    launched = set(json.loads(ran.stdout.splitlines()[-1]))
+    assert methods_of(launched) >= METHODS["avx2"]
+    assert not any(name.endswith("_pairs") or name.startswith("conv_sweep") for name in launched)
