@@ -17,7 +17,7 @@ import shorthaul as sh
 from shorthaul.errors import BufferBudgetError, WaitTimeoutError
 from shorthaul.storage import Buffer, BufferPool, page_moves
 from shorthaul.storage.buffer_pool import HUGE_PAGE_BYTES, PAGE_BYTES, choose_class_bytes
-from tests.contracts.storage_engine_contract import PATIENCE_SECONDS, in_child
+from shorthaul.storage.testing.contract import PATIENCE_SECONDS, in_child
 
 MEBIBYTE = 2**20
 

@@ -12,7 +12,7 @@ import torch
 from shorthaul.errors import ShortReadError
 from shorthaul.storage import BufferPool, Failure, MemoryEngine, Priority, open_file
 from shorthaul.storage.engine import END_OF_FILE, build_error, find_span
-from tests.contracts.storage_engine_contract import PATIENCE_SECONDS, in_child, paused
+from shorthaul.storage.testing.contract import PATIENCE_SECONDS, in_child, paused
 
 
 def test_priorities_are_in_order() -> None:

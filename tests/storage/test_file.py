@@ -16,7 +16,7 @@ from shorthaul.errors import StorageError, UnsafeFileError
 from shorthaul.storage import BufferPool, StorageFile, ThreadEngine, UringEngine, open_file
 from shorthaul.storage import file as module
 from shorthaul.storage.file import DirectAlignment, Part, ask_alignment, choose_part
-from tests.contracts.storage_engine_contract import PATIENCE_SECONDS, content_of
+from shorthaul.storage.testing.contract import PATIENCE_SECONDS, content_of
 
 
 @pytest.fixture

@@ -10,7 +10,8 @@ import pytest
 
 from shorthaul.errors import StorageError
 from shorthaul.storage import MemoryEngine, open_file
-from tests.contracts.storage_engine_contract import PATIENCE_SECONDS, StorageEngineContract
+from shorthaul.storage.testing.contract import PATIENCE_SECONDS
+from tests.contracts.storage_engine_contract import StorageEngineContract
 
 
 class TestMemoryEngine(StorageEngineContract):

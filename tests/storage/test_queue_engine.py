@@ -19,7 +19,7 @@ from shorthaul.storage.queue_engine import (
     Transfer,
     has_room,
 )
-from tests.contracts.storage_engine_contract import PATIENCE_SECONDS, paused
+from shorthaul.storage.testing.contract import PATIENCE_SECONDS, paused
 
 PIECE = 1000
 

@@ -20,13 +20,9 @@ from shorthaul.storage import (
     Ticket,
     open_file,
 )
+from shorthaul.storage.testing.contract import MEBIBYTE, PATIENCE_SECONDS, content_of
 from shorthaul.storage.uring_engine import RingLibrary, load_library
-from tests.contracts.storage_engine_contract import (
-    MEBIBYTE,
-    PATIENCE_SECONDS,
-    StorageEngineContract,
-    content_of,
-)
+from tests.contracts.storage_engine_contract import StorageEngineContract
 from tests.storage.injected_library import as_answers, load_injected_library
 
 

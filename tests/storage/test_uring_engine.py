@@ -19,15 +19,15 @@ from shorthaul.fallbacks import taken_fallbacks
 from shorthaul.settings import settings
 from shorthaul.storage import BufferPool, ThreadEngine, UringEngine, open_engine, open_file
 from shorthaul.storage import uring_engine as module
-from shorthaul.storage.uring_engine import RingLibrary
-from tests.contracts.storage_engine_contract import (
+from shorthaul.storage.testing.contract import (
     MEBIBYTE,
     PATIENCE_SECONDS,
-    StorageEngineContract,
     content_of,
     in_child,
     paused,
 )
+from shorthaul.storage.uring_engine import RingLibrary
+from tests.contracts.storage_engine_contract import StorageEngineContract
 from tests.storage.injected_library import NOTHING_MOVED, as_answers, load_injected_library
 
 

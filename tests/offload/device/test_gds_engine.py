@@ -14,11 +14,8 @@ from shorthaul.errors import EngineUnavailableError, ShortReadError, StorageErro
 from shorthaul.offload.device import gds_engine
 from shorthaul.offload.device.gds_engine import GdsEngine
 from shorthaul.storage import open_file
-from tests.contracts.storage_engine_contract import (
-    PATIENCE_SECONDS,
-    StorageEngineContract,
-    content_of,
-)
+from shorthaul.storage.testing.contract import PATIENCE_SECONDS, content_of
+from tests.contracts.storage_engine_contract import StorageEngineContract
 from tests.offload.fake_kvikio import FakeKvikio
 from tests.offload.recorded_streams import RecordedStreams
 

@@ -28,11 +28,8 @@ from shorthaul.storage import (
     open_file,
     throttled_engine,
 )
-from tests.contracts.storage_engine_contract import (
-    PATIENCE_SECONDS,
-    StorageEngineContract,
-    content_of,
-)
+from shorthaul.storage.testing.contract import PATIENCE_SECONDS, content_of
+from tests.contracts.storage_engine_contract import StorageEngineContract
 
 LENGTH = 10_000
 

@@ -16,12 +16,8 @@ from shorthaul.storage import (
     open_file,
     throttled_engine,
 )
-from tests.contracts.storage_engine_contract import (
-    MEBIBYTE,
-    PATIENCE_SECONDS,
-    StorageEngineContract,
-    paused,
-)
+from shorthaul.storage.testing.contract import MEBIBYTE, PATIENCE_SECONDS, paused
+from tests.contracts.storage_engine_contract import StorageEngineContract
 
 
 class TestThrottledThreads(StorageEngineContract):

@@ -19,6 +19,7 @@ from hypothesis.stateful import (
 )
 
 from shorthaul.errors import CudaMappingError
+from shorthaul.storage.testing.contract import in_child
 from shorthaul.tensors.cuda.registration import HostRegistry, Lease, advise_on
 from shorthaul.tensors.cuda.runtime import (
     MAPPED,
@@ -28,7 +29,6 @@ from shorthaul.tensors.cuda.runtime import (
     PORTABLE,
     RUNTIME_UNLOADING,
 )
-from tests.contracts.storage_engine_contract import in_child
 from tests.tensors.fake_cuda import FakeCudaRuntime
 
 PAGE = 4096
