@@ -166,6 +166,29 @@ def test_waiting_for_a_lock_ends_with_an_interrupt_or_in_time():
         pass
 
 
+def test_a_lock_may_be_taken_before_an_interrupt_is_obeyed():
+    lock = PatientLock()
+    is_held = threading.Event()
+
+    def hold():
+        with lock:
+            is_held.set()
+            signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+
+    thread = threading.Thread(target=hold)
+    with deferred_interrupts:
+        thread.start()
+        is_held.wait(10)
+        lock.acquire_first()
+        thread.join()
+        assert not lock.acquire(0.0)
+        lock.release()
+        assert lock.acquire(0.0)
+        lock.release()
+        with pytest.raises(KeyboardInterrupt):
+            obey_interrupts()
+
+
 def test_a_child_forked_by_a_thread_inside_hears_its_own_interrupts():
     def fork():
         child = os.fork()

@@ -96,6 +96,11 @@ class PatientLock:
             deferred_interrupts.__exit__(None, None, None)
         return is_held
 
+    def acquire_first(self) -> None:
+        """Take the lock before any interrupt is obeyed: for places where none may come out."""
+        deferred_interrupts.__enter__()
+        self._lock.acquire()
+
     def release(self) -> None:
         """Let go of the lock, then obey what came meanwhile."""
         self._lock.release()

@@ -1,7 +1,7 @@
 """Whatever steps come in whatever order: the same bits, within the budget, and nothing left.
 
 Steps of every length are kept waiting, dropped, repeated, broken off by errors and by Ctrl-C, in
-forward and in backward, while plans are made and given up.
+forward and in backward, while plans are made and given up and processes are forked.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
+from tests.forked_children import in_child
 from tests.offload.keep_all import require_equal, settled_report, small_offload
 
 WIDTH, LAYERS, BUDGET_BYTES = 64, 6, 384 * 1024
@@ -106,11 +107,19 @@ class OffloadMachine(RuleBasedStateMachine):
         got = torch.autograd.grad(loss, list(model().parameters()), retain_graph=is_kept)
         require_equal(expected(rows), got)
 
+    def take_step(self, rows: int) -> None:
+        with self.offload:
+            self.finish(rows, model()(batch(rows), nothing, nothing))
+
+    def require_nothing_left(self) -> None:
+        report = settled_report(self.offload)
+        assert (report.live_bytes, report.disk_bytes) == (0, 0)
+        assert self.offload.store.writes.in_flight_bytes == 0
+
     @rule(rows=st.sampled_from(ROWS), times=st.integers(1, 3))
     def step(self, rows: int, times: int) -> None:
         for _ in range(times):
-            with self.offload:
-                self.finish(rows, model()(batch(rows), nothing, nothing))
+            self.take_step(rows)
 
     @precondition(lambda self: len(self.waiting) < MOST_WAITING)
     @rule(rows=st.sampled_from(ROWS))
@@ -154,6 +163,18 @@ class OffloadMachine(RuleBasedStateMachine):
             with pytest.raises(kind):
                 self.finish(rows, loss)
 
+    @rule(here=st.sampled_from(ROWS), there=st.sampled_from(ROWS))
+    def fork(self, here: int, there: int) -> None:
+        def go_on() -> None:
+            while self.waiting:
+                self.finish(*self.waiting.pop())
+            self.take_step(there)
+            self.is_within_the_budget()
+            self.require_nothing_left()
+
+        gc.collect()  # in the child it would copy all that the two share
+        in_child(go_on, meanwhile=lambda: self.take_step(here))
+
     @rule()
     def look(self) -> None:
         assert self.offload.report().refusal is None
@@ -166,9 +187,7 @@ class OffloadMachine(RuleBasedStateMachine):
     def teardown(self) -> None:
         self.waiting.clear()
         gc.collect()
-        report = settled_report(self.offload)
-        assert (report.live_bytes, report.disk_bytes) == (0, 0)
-        assert self.offload.store.writes.in_flight_bytes == 0
+        self.require_nothing_left()
         self.offload.close()
         self.directory.cleanup()
 

@@ -130,6 +130,57 @@ def test_a_spool_goes_on_where_the_process_goes_and_when_its_directory_goes(tmp_
     spool.close()
 
 
+def test_a_fork_freezes_what_both_sides_hold(tmp_path):
+    spool = Spool(tmp_path)
+    first, second = spool.take(1), spool.take(1)
+    spool.prepare_for_fork()
+    third = spool.take(1)
+    assert third.file is not first.file
+    assert spool.used_bytes == 3 * BLOCK_BYTES
+    assert spool.holds(first)
+    spool.give(first)
+    assert not first.file.is_closed
+    spool.prepare_for_fork()
+    spool.start_afresh()  # both files hold slots: nothing to leave to the parent
+    spool.give(second)
+    assert second.file.is_closed
+    assert not spool.holds(second)
+    assert not third.file.is_closed
+    spool.close()
+    assert third.file.is_closed
+    with pytest.raises(ValueError, match="is closed"):
+        spool.take(1)
+
+
+def test_an_empty_file_stays_with_the_parent(tmp_path):
+    parent = Spool(tmp_path)
+    file = parent.file
+    parent.give(parent.take(1))
+    parent.prepare_for_fork()
+    assert parent.take(1).file is file
+    child = Spool(tmp_path)
+    left = child.file
+    child.prepare_for_fork()
+    child.start_afresh()
+    assert left.is_closed
+    assert child.reserved_bytes == 0
+    assert child.take(1).file is not left
+    for spool in (parent, child):
+        spool.close()
+
+
+def test_a_directory_that_is_gone_after_a_fork_is_named(tmp_path):
+    (tmp_path / "scratch").mkdir()
+    spool = Spool(tmp_path / "scratch")
+    spool.take(1)
+    (tmp_path / "scratch").rmdir()
+    spool.prepare_for_fork()
+    with pytest.raises(StorageError, match=r"open of .*scratch failed.*ENOENT") as caught:
+        spool.take(1)
+    assert "was forked while activations were on disk" in str(caught.value)
+    spool.close()
+
+
 def test_a_spool_grows_in_large_steps_while_there_is_room(tmp_path, monkeypatch):
     monkeypatch.setattr(spool_module, "GROWTH_BYTES", 8 * BLOCK_BYTES)
     spool = Spool(tmp_path)

@@ -3,6 +3,10 @@
 A spool's file is unlinked from the start, so a killed process leaves nothing behind and nobody else
 can open it. Slots are reused as soon as they are free: a training step writes the same sizes in the
 same order as the last one, and lands on the same blocks of the drive.
+
+A fork gives the same slots to two processes. Neither writes into a file that the other may read: one
+with slots in use is frozen on both sides, which read it until their last slot is given back, and an
+empty one stays with the parent. Whoever has no file opens one with the next slot.
 """
 
 from __future__ import annotations
@@ -85,8 +89,28 @@ class Slot:
     length_bytes: int
 
 
+class _Room:
+    """One file, and which of its ranges are taken."""
+
+    def __init__(self, file: StorageFile) -> None:
+        self.file = file
+        self.reserved_bytes = 0
+        self.free = FreeExtents()
+
+    @property
+    def used_bytes(self) -> int:
+        """Bytes in slots that are taken."""
+        return self.reserved_bytes - self.free.total_bytes
+
+    def reserve(self, more_bytes: int) -> None:
+        """Have so many bytes more."""
+        self.file.reserve(self.reserved_bytes + more_bytes)
+        self.free.give(self.reserved_bytes, more_bytes)
+        self.reserved_bytes += more_bytes
+
+
 class Spool:
-    """One scratch file on one file system."""
+    """The scratch file of this process on one file system, and those that were frozen at forks."""
 
     def __init__(self, directory: Path, *, allow_memory: bool = False) -> None:
         kind = read_file_system(directory)
@@ -94,48 +118,96 @@ class Spool:
             raise TemporaryFileSystemError(directory, kind)
         # By the file alone from here on: the process may go elsewhere, and the directory may go.
         self.directory = directory.absolute()
-        self.file = open_file(self.directory, "scratch")
-        self.reserved_bytes = 0
-        self._free = FreeExtents()
+        self._room: _Room | None = _Room(open_file(self.directory, "scratch"))
+        self._frozen: list[_Room] = []
+        self._is_closed = False
+
+    @property
+    def file(self) -> StorageFile:
+        """The file that slots are taken in; opened where a fork has left this process none."""
+        return self._open_room().file
+
+    @property
+    def reserved_bytes(self) -> int:
+        """Bytes of disk that are set aside for this process."""
+        return sum(room.reserved_bytes for room in self._rooms())
 
     @property
     def used_bytes(self) -> int:
         """Bytes in slots that are taken."""
-        return self.reserved_bytes - self._free.total_bytes
+        return sum(room.used_bytes for room in self._rooms())
 
     def take(self, length_bytes: int) -> Slot:
         """A slot of at least `length_bytes`, or `SpoolFullError`."""
         needed_bytes = round_to_blocks(length_bytes)
-        start = self._free.take(needed_bytes)
+        room = self._open_room()
+        start = room.free.take(needed_bytes)
         if start is None:
-            self._grow(needed_bytes)
-            start = self._free.take(needed_bytes)
+            self._grow(room, needed_bytes)
+            start = room.free.take(needed_bytes)
             assert start is not None, "a spool that has just grown has room"
-        return Slot(self.file, start, needed_bytes)
+        return Slot(room.file, start, needed_bytes)
+
+    def holds(self, slot: Slot) -> bool:
+        """Whether a slot was taken here."""
+        return any(room.file is slot.file for room in self._rooms())
 
     def give(self, slot: Slot) -> None:
         """Take a slot back. Nothing may be reading or writing it."""
-        self._free.give(slot.offset_bytes, slot.length_bytes)
+        room = next(room for room in self._rooms() if room.file is slot.file)
+        room.free.give(slot.offset_bytes, slot.length_bytes)
+        if room is not self._room and room.used_bytes == 0:
+            self._frozen.remove(room)
+            room.file.close()
+
+    def prepare_for_fork(self) -> None:
+        """Take no more slots in a file of which the child will hold some."""
+        if self._room is not None and self._room.used_bytes:
+            self._frozen.append(self._room)
+            self._room = None
+
+    def start_afresh(self) -> None:
+        """In a forked child: leave the file without slots, if there is one, to the parent."""
+        if self._room is not None:
+            self._room.file.close()
+            self._room = None
 
     def close(self) -> None:
         """Give the disk space back."""
-        self.file.close()
+        self._is_closed = True
+        for room in self._rooms():
+            room.file.close()
 
-    def _grow(self, needed_bytes: int) -> None:
+    def _rooms(self) -> list[_Room]:
+        return self._frozen if self._room is None else [self._room, *self._frozen]
+
+    def _open_room(self) -> _Room:
+        if self._room is None:
+            if self._is_closed:
+                raise ValueError(f"the spool in {self.directory} is closed")
+            try:
+                self._room = _Room(open_file(self.directory, "scratch"))
+            except OSError as error:
+                code = error.errno or 0
+                detail = (
+                    "A process that was forked while activations were on disk needs a file here."
+                )
+                raise StorageError("open", self.directory, 0, 0, code, detail) from error
+        return self._room
+
+    def _grow(self, room: _Room, needed_bytes: int) -> None:
         # Reserved up front: the disk shows now that it is full, and writes inside a reserved range
         # do not take the file's lock one after the other.
         refusal = None
         for more_bytes in (max(needed_bytes, GROWTH_BYTES), needed_bytes):
             if self._free_bytes() - RESERVE_BYTES >= more_bytes:
                 try:
-                    self.file.reserve(self.reserved_bytes + more_bytes)
+                    room.reserve(more_bytes)
                 except StorageError as error:
                     if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
                         raise
                     refusal = os.strerror(error.errno)
                     continue
-                self._free.give(self.reserved_bytes, more_bytes)
-                self.reserved_bytes += more_bytes
                 return
         raise SpoolFullError(
             self.directory,
@@ -197,9 +269,18 @@ class SpoolSet:
 
     def give(self, slots: Sequence[Slot]) -> None:
         """Take slots back to the spools that they came from."""
-        owners = {id(spool.file): spool for spool in self.spools}
         for slot in slots:
-            owners[id(slot.file)].give(slot)
+            next(spool for spool in self.spools if spool.holds(slot)).give(slot)
+
+    def prepare_for_fork(self) -> None:
+        """Take no more slots in files of which a child will hold some."""
+        for spool in self.spools:
+            spool.prepare_for_fork()
+
+    def start_afresh(self) -> None:
+        """In a forked child: leave the files without slots to the parent."""
+        for spool in self.spools:
+            spool.start_afresh()
 
     def close(self) -> None:
         """Give the disk space back."""

@@ -5,7 +5,8 @@ A record's state only moves forward::
     KEPT                                  decided at packing, or the disk would not take it
     KEPT -> STORED                        the room was needed for others
     STORING -> STORED                     the bytes are safe on disk; memory is given up only now
-    STORING -> KEPT                       needed before it was written, or the write failed
+    STORING -> KEPT                       needed before it was written, the write failed, or it is
+                                          another process that writes
 
 Bringing it back is not a state: it may happen any number of times (retain_graph), and what is back
 belongs to whoever uses it.
@@ -72,6 +73,12 @@ class Holdings:
     counted_bytes: int = 0  # of the range, where it is among the kept ones
     packed_bytes: int = 0  # of the payload, where it stays in memory packed
     restored: StorageReference | None = None  # the storage handed out last, if it still lives
+
+    def start_afresh(self) -> None:
+        """In a forked child: transfers are the parent's. What is being written is in memory here too."""
+        self.loads = ()
+        if self.state is State.STORING:
+            self.state, self.slots, self.stores = State.KEPT, (), ()
 
 
 @dataclass(eq=False)

@@ -216,6 +216,13 @@ class WriteLane:
         record.move_to(State.STORED)
         record.buffer, record.holdings.stores = None, ()
 
+    def start_afresh(self) -> None:
+        """In a forked child: writes under way are the parent's, as is their place on disk."""
+        for store in self._stores:
+            self.spools.give(store.slots)
+        self._stores.clear()
+        self.in_flight_bytes = 0
+
     def _take_off(self, store: _Store) -> None:
         """Nothing that can be interrupted is left to do for it."""
         if self._stores and self._stores[0] is store:
@@ -317,6 +324,14 @@ class ReadLane:
         for ticket in loads:
             self.engine.cancel(ticket)
         self._draining.append((loads, slots))
+
+    def start_afresh(self) -> None:
+        """In a forked child: reads under way are the parent's, and nothing here is being read."""
+        for _, slots in self._draining:
+            self._spools.give(slots)
+        self._draining.clear()
+        self._loading.clear()
+        self.loading_bytes = 0
 
     def finish_drained(self) -> None:
         """Give back the slots that nothing reads any more."""

@@ -34,9 +34,11 @@ from shorthaul.offload.drive.spool import Slot, SpoolSet, round_to_blocks
 from shorthaul.offload.saved.counts import Counts
 from shorthaul.offload.saved.identity import StorageKey, StorageReference, bytes_of_range
 from shorthaul.offload.saved.late_writes import UnfinishedTensors
+from shorthaul.offload.saved.living_storages import LivingStorages
 from shorthaul.offload.saved.record import Farewell, Holdings, Record, State
 from shorthaul.offload.store.device_queue import DeviceLane
 from shorthaul.offload.store.disk_queues import WHY, ReadLane, WriteLane, end_quietly, lost, submit
+from shorthaul.offload.store.forks import watch_forks
 from shorthaul.offload.store.payload import Payload, Payloads
 from shorthaul.storage.buffer_pool import Buffer, BufferPool, choose_class_bytes
 from shorthaul.storage.engine import Priority, StorageEngine, Ticket
@@ -45,9 +47,6 @@ from shorthaul.storage.engine import Priority, StorageEngine, Ticket
 PATIENCE_ROUNDS, PATIENCE_SECONDS = 50, 0.004
 # Records read ahead at most, however small they are: each use looks through those on their way.
 LONGEST_READ_AHEAD = 64
-# Storages known to outlive their graphs are looked through for dead ones when there are more of them
-# than this, and then when they have doubled.
-SMALLEST_LIVING_LIMIT = 64
 
 
 class ActivationStore:
@@ -90,14 +89,14 @@ class ActivationStore:
         self._held: set[weakref.ref[Record]] = set()
         # Appended to from wherever a record dies, perhaps inside this class: no lock, no Python.
         self._forgotten: collections.deque[Farewell] = collections.deque()
-        self._living: dict[int, StorageReference] = {}
-        self._living_limit = SMALLEST_LIVING_LIMIT
+        self._living = LivingStorages()
         self._unfinished = UnfinishedTensors()
         self._recomputed: dict[int, tuple[StorageReference, int]] = {}
         self._kept_bytes = 0
         self._packed_bytes = 0
         self._saved_bytes = 0
         self._closing = weakref.finalize(self, _close_all, copier, reader, writer, spools, pool)
+        watch_forks(self)
 
     # What is live
 
@@ -152,13 +151,7 @@ class ActivationStore:
 
     def lives_anyway(self, storage: int) -> bool:
         """Whether a storage outlived the graph that saved it before: a buffer, a constant, data."""
-        reference = self._living.get(storage)
-        if reference is None:
-            return False
-        if not reference.is_alive:
-            del self._living[storage]
-            return False
-        return True
+        return storage in self._living
 
     def why_out_of_reach(self, tensor: torch.Tensor) -> str | None:
         """Why the bytes of a tensor cannot be read here; `None` when they can."""
@@ -494,7 +487,18 @@ class ActivationStore:
             return True
         return self.devices is not None and self.devices.finish_oldest()
 
-    # Ends
+    # Forks and ends
+
+    def start_afresh(self) -> None:
+        """In a forked child: what is under way is the parent's; what is in memory or on disk stays."""
+        for farewell in self._farewells.values():
+            farewell.holdings.start_afresh()
+            record = farewell()
+            if record is not None:
+                record.load = None
+        self.writes.start_afresh()
+        self.reads.start_afresh()
+        self.spools.start_afresh()
 
     def settle(self, *, is_outside_operators: bool = False) -> None:
         """Take note of finished stores and of records that nobody needs any more."""
@@ -545,19 +549,13 @@ class ActivationStore:
         if remains.counted_bytes:
             self._change_kept(-remains.counted_bytes)
         if remains.original.is_alive:
-            self._note_living(remains)
+            self._living.note(remains.key.storage, remains.original)
         if remains.state is State.STORING:
             for ticket in remains.stores:
                 self.writes.engine.cancel(ticket)  # its slots come back with the store
         elif remains.slots:
             loading_bytes = remains.key.length_bytes if remains.loads else 0
             self.reads.drain(remains.loads, remains.slots, loading_bytes)
-
-    def _note_living(self, remains: Holdings) -> None:
-        self._living[remains.key.storage] = remains.original
-        if len(self._living) > self._living_limit:
-            self._living = {at: each for at, each in self._living.items() if each.is_alive}
-            self._living_limit = max(SMALLEST_LIVING_LIMIT, 2 * len(self._living))
 
     def _keep_if_changed(self, record: Record, content: torch.Tensor) -> None:
         """Keep what its operator filled after it was saved: the copy on disk is not the tensor."""
