@@ -13,7 +13,7 @@ WORKERS ?= auto
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help check demo test test-all bench results peers lint format clean
+.PHONY: help check demo test test-all bench results docs peers lint format clean
 
 help: ## list what make can do
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1	\2/p' $(MAKEFILE_LIST) | expand -t 18
@@ -54,6 +54,9 @@ bench: $(READY) | check ## measure, and add the figures to benchmarks/ledger
 
 results: $(READY) | check ## render the tables of README and docs from the ledger and the code
 	@$(BIN)/python -m benchmarks.rendering.render $(ARGS)
+
+docs: $(READY) | check ## build the pages as a site, in build/site
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 peers: $(PEERS)/.ready ## install what we compare with into an environment of its own
 

@@ -1,0 +1,40 @@
+"""The pages build as a site without a warning, and every page is in its navigation."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+
+
+def build(folder: Path, configuration: Path) -> subprocess.CompletedProcess[str]:
+    command = ("-m", "mkdocs", "build", "--strict", "--config-file", str(configuration))
+    return subprocess.run(
+        (sys.executable, *command, "--site-dir", str(folder)),
+        cwd=ROOT,
+        env=os.environ | {"NO_MKDOCS_2_WARNING": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
+    done = build(tmp_path, ROOT / "mkdocs.yml")
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "index.html").exists()
+    pages = [path.relative_to(ROOT / "docs") for path in (ROOT / "docs").rglob("*.md")]
+    names = [path.with_suffix(".html") for path in pages if path != Path("README.md")]
+    assert [name for name in names if not (tmp_path / name).exists()] == []
+
+
+def test_a_dead_link_is_found(tmp_path: Path) -> None:
+    (tmp_path / "pages").mkdir()
+    (tmp_path / "pages" / "index.md").write_text("# One\n\n[two](two.md)\n")
+    text = (ROOT / "mkdocs.yml").read_text().partition("nav:\n  - ")[0]
+    configuration = tmp_path / "mkdocs.yml"
+    configuration.write_text(text.replace("docs_dir: docs", "docs_dir: pages"))
+    assert build(tmp_path / "site", configuration).returncode != 0
