@@ -37,6 +37,7 @@ from shorthaul.errors import (
     NoCompilerError,
     OffloadBudgetError,
     PlacementError,
+    ProcessMemoryError,
     ReadOnlyTableError,
     ReadOnlyTensorError,
     RelationalProgramError,
@@ -186,6 +187,15 @@ GOLDEN: dict[ShorthaulError, str] = {
         "/scratch does not give them: Disk quota exceeded.\n"
         "  Lower the batch size, raise `minimum_bytes`, or give another directory.\n"
         "  `sh.offload.plan(model, batch)` shows what a step writes before training."
+    ),
+    ProcessMemoryError(
+        2**30, 2**31, {"resident now": 2**29, "gradients": 2**28, "activations needed at once": 0}
+    ): (
+        "a memory of 1.0 GiB (1,073,741,824 bytes) for the process is too small: at least 2.0 GiB "
+        "(2,147,483,648 bytes) are needed.\n"
+        "  resident now 512.0 MiB, gradients 256.0 MiB, activations needed at once 0 B; a tenth of it "
+        "is for temporaries.\n"
+        "  Raise `memory` to 2,147,483,648 or more, or lower the batch size."
     ),
     OffloadBudgetError(2**21, 2**20, "by one layer"): (
         "the budget of 1.0 MiB (1,048,576 bytes) is too small: "

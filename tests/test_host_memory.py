@@ -3,7 +3,7 @@
 import os
 from pathlib import Path
 
-from shorthaul.host_memory import usable_bytes
+from shorthaul.host_memory import resident_bytes, usable_bytes
 
 PHYSICAL = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
@@ -33,3 +33,9 @@ def test_the_second_version_has_one_tree(tmp_path: Path) -> None:
     assert usable_bytes(groups, tmp_path) == PHYSICAL
     write_limit(tmp_path / "job" / "memory.max", "4096\n")
     assert usable_bytes(groups, tmp_path) == 4096
+
+
+def test_what_is_resident_is_less_than_what_there_is_and_grows() -> None:
+    before_bytes = resident_bytes()
+    held = bytearray(b"x") * 2**26
+    assert before_bytes + len(held) // 2 < resident_bytes() < PHYSICAL

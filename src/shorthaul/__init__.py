@@ -12,7 +12,16 @@ from shorthaul.meter import Meter, meter
 from shorthaul.settings import settings
 
 if typing.TYPE_CHECKING:
-    from shorthaul import conv, datasets, graphs, jit, offload, relational, tensors
+    from shorthaul import (
+        conv,
+        datasets,
+        graphs,
+        integrations,
+        jit,
+        offload,
+        relational,
+        tensors,
+    )
     from shorthaul.conv import (
         Conv1d,
         Conv2d,
@@ -61,6 +70,7 @@ __all__ = [
     "errors",
     "explain",
     "graphs",
+    "integrations",
     "jit",
     "meter",
     "offload",
@@ -95,6 +105,7 @@ _NEEDS_TORCH = {
     "NeighbourSampler": "shorthaul.graphs",
     "RelationalGraph": "shorthaul.graphs",
     "graphs": "shorthaul.graphs",
+    "integrations": "shorthaul.integrations",
     "jit": "shorthaul.jit",
     "offload": "shorthaul.offload",
     "relational": "shorthaul.relational",

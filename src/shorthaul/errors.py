@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import errno as errno_codes
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -327,7 +327,21 @@ class OffloadBudgetError(ShorthaulError, MemoryError):
                 "  `budget` helps only if it holds what the disk does not take."
             )
         super().__init__(message)
-        self.needed_bytes, self.budget_bytes = needed_bytes, budget_bytes
+        self.needed_bytes, self.budget_bytes, self.refusal = needed_bytes, budget_bytes, refusal
+
+
+class ProcessMemoryError(ShorthaulError, MemoryError):
+    """The memory that a process may have does not hold what training needs in it."""
+
+    def __init__(self, memory_bytes: int, least_bytes: int, parts: Mapping[str, int]) -> None:
+        listed = ", ".join(f"{what} {format_bytes(size)}" for what, size in parts.items())
+        super().__init__(
+            f"a memory of {format_bytes(memory_bytes)} ({memory_bytes:,} bytes) for the process is too "
+            f"small: at least {format_bytes(least_bytes)} ({least_bytes:,} bytes) are needed.\n"
+            f"  {listed}; a tenth of it is for temporaries.\n"
+            f"  Raise `memory` to {least_bytes:,} or more, or lower the batch size."
+        )
+        self.memory_bytes, self.least_bytes = memory_bytes, least_bytes
 
 
 class ActivationLostError(ShorthaulError, RuntimeError):

@@ -1,4 +1,4 @@
-"""How much memory this process may use: the machine's, or less where a control group limits it.
+"""How much memory this process may use, and uses: the machine's, or less where a group limits it.
 
 >>> usable_bytes() > 2**20
 True
@@ -19,6 +19,12 @@ def usable_bytes(groups: Path = _GROUPS, mount: Path = _MOUNT) -> int:
     """The smallest of the machine's memory and the limits of the groups that the process is in."""
     physical_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return min([physical_bytes, *_read_limits(groups, mount)])
+
+
+def resident_bytes() -> int:
+    """What of this process lies in memory now."""
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE")
 
 
 def _read_limits(groups: Path, mount: Path) -> Iterator[int]:

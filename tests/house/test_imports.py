@@ -32,6 +32,7 @@ LAYERS = (
     ("relational", "offload", "conv"),
     ("distributed",),
     ("advise",),
+    ("integrations",),
     ("cli",),
     ("__main__",),
 )
