@@ -17,11 +17,10 @@ tensor([[10., 11.],
 from __future__ import annotations
 
 import os
-import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from types import TracebackType
 from typing import Any, NamedTuple
@@ -37,6 +36,7 @@ from shorthaul.errors import (
     StorageError,
     WaitTimeoutError,
 )
+from shorthaul.interrupts import PatientLock, obey_interrupts
 from shorthaul.jit.runtime import alone_after_fork
 from shorthaul.meter import record_move
 from shorthaul.storage import (
@@ -45,7 +45,6 @@ from shorthaul.storage import (
     Priority,
     StorageEngine,
     Ticket,
-    open_engine,
     open_file,
 )
 from shorthaul.tensors.files.formats import DiskLayout
@@ -56,6 +55,7 @@ from shorthaul.tensors.kernels.stored_rows import StoredRows
 from shorthaul.tensors.memory.row_buffers import choose_out, empty_rows
 from shorthaul.tensors.tables.disk.plan import Piece, RowPlan, plan_rows
 from shorthaul.tensors.tables.disk.row_cache import Policy, RowCache
+from shorthaul.tensors.tables.disk.shared_engine import shared_engine
 from shorthaul.tensors.tables.table import GatherTicket, RowTable, TableStats, require_reduction
 from shorthaul.units import parse_bytes
 
@@ -198,7 +198,7 @@ class DiskTable(RowTable):
     @property
     def engine(self) -> StorageEngine:
         """What reads the file."""
-        return self._engine or _shared_engine()
+        return self._engine or shared_engine()
 
     def __enter__(self) -> DiskTable:
         return self
@@ -221,7 +221,7 @@ class DiskTable(RowTable):
         result = choose_out(out, (len(ids), *self.row_shape), self.dtype, ids)
         handed_out = result if out is None else out
         if self.stored_dtype is self.dtype:
-            return DiskTicket(self._read_into(whole, result, priority), lambda: handed_out)
+            return DiskTicket(lambda: _Reading(self, whole, result, priority), lambda: handed_out)
         stored = empty_rows((len(ids), *self.row_shape), self.stored_dtype)
 
         def widen() -> torch.Tensor:
@@ -232,28 +232,14 @@ class DiskTable(RowTable):
             )
             return handed_out
 
-        return DiskTicket(self._read_into(whole, stored, priority), widen)
+        return DiskTicket(lambda: _Reading(self, whole, stored, priority), widen)
 
     def _gather_stored(self, whole_ids: torch.Tensor) -> StoredRows:
         """Rows as they lie in the file, with their scales: what the kernels take."""
         stored = empty_rows((len(whole_ids), *self.row_shape), self.stored_dtype)
-        for _ in self._read_into(whole_ids, stored, Priority.DEMAND):
-            pass
+        _Reading(self, whole_ids, stored, Priority.DEMAND).finish()
         scales = None if self._scales is None else self._scales[whole_ids]
         return StoredRows(stored, self.dtype, scales)
-
-    def _read_into(
-        self, ids: torch.Tensor, out: torch.Tensor, priority: Priority
-    ) -> Iterator[None]:
-        """Rows `ids` into `out`. The first step starts the reads, the last one has them all."""
-        if self.is_closed:
-            raise ClosedTableError(self.layout.path)
-        if len(ids) and self.layout.row_bytes:
-            self._require_unchanged()
-            reading = _Reading(self, ids, out, priority)
-            yield
-            reading.finish()
-        self._add(rows_asked=len(ids), moved_bytes=len(ids) * self.stored_row_bytes)
 
     def _require_unchanged(self) -> None:
         path = self.layout.path
@@ -285,19 +271,23 @@ class DiskTable(RowTable):
             self._stats = replace(self._stats, **now)
 
     def _start_afresh(self) -> None:
-        self._lock = threading.Lock()
+        # With interrupts deferred: rows that the cache says it has must be there.
+        self._lock = PatientLock()
 
 
 class DiskTicket(GatherTicket):
-    """Rows that are being read."""
+    """Rows that are being read; after an interrupt, waiting goes on where it was."""
 
-    def __init__(self, steps: Iterator[None], finish: Callable[[], torch.Tensor]) -> None:
-        self._steps = steps
-        self._finish: Callable[[], torch.Tensor] | None = finish
+    def __init__(self, start: Callable[[], _Reading], finish: Callable[[], torch.Tensor]) -> None:
+        self._finish = finish
+        self._reading: _Reading | None = None
         self._rows: torch.Tensor | None = None
         self._error: Exception | None = None
-        self._lock = threading.Lock()
-        self._advance()
+        self._lock = PatientLock()
+        try:
+            self._reading = start()
+        except Exception as error:
+            self._error = error
 
     @property
     def done(self) -> bool:
@@ -308,19 +298,21 @@ class DiskTicket(GatherTicket):
     def wait(self) -> torch.Tensor:
         """The rows, or the error that kept them away."""
         with self._lock:
-            while self._rows is None and self._error is None:
-                self._advance()
+            if not self.done:
+                self._end()
         if self._error is not None:
             raise self._error
         assert self._rows is not None
         return self._rows
 
-    def _advance(self) -> None:
+    def _end(self) -> None:
         try:
-            if next(self._steps, self) is self and self._finish is not None:
-                self._rows, self._finish = self._finish(), None
+            if self._reading is not None:
+                self._reading.finish()
+                self._reading = None
+            self._rows = self._finish()
         except Exception as error:
-            self._error = error
+            self._error, self._reading = error, None
 
 
 class _Under(NamedTuple):
@@ -338,6 +330,17 @@ class _Reading:
         self, table: DiskTable, ids: torch.Tensor, out: torch.Tensor, priority: Priority
     ) -> None:
         self.table, self.out, self.priority = table, out, priority
+        self.rows_asked = len(ids)
+        self.pieces: deque[Piece] = deque()
+        self.under_way: deque[_Under] = deque()
+        if table.is_closed:
+            raise ClosedTableError(table.layout.path)
+        if len(ids) and table.layout.row_bytes:
+            table._require_unchanged()
+            self._begin(ids)
+
+    def _begin(self, ids: torch.Tensor) -> None:
+        table = self.table
         wanted = torch.arange(len(ids), dtype=torch.int64, device="cpu")
         if table.cache is not None:
             ids, wanted = self._copy_hits(table.cache, ids, wanted)
@@ -348,29 +351,32 @@ class _Reading:
             end_bytes=table.opened_bytes,
         )
         self.targets = wanted[torch.from_numpy(self.plan.order)]
-        self.pieces = deque(self.plan.pieces(table._piece_bytes))
-        self.under_way: deque[_Under] = deque()
+        self.pieces.extend(self.plan.pieces(table._piece_bytes))
         if table.cache is None:
             table._add(unique_rows=self.plan.unique_rows)
         self._ask()
 
     def finish(self) -> None:
-        """Wait for every piece and copy its rows."""
+        """Wait for every piece and copy its rows; to be called again if an interrupt came out."""
+        table = self.table
         while self.under_way:
-            under = self.under_way.popleft()
-            self._ask()
+            obey_interrupts()
+            under = self.under_way[0]
             started = time.perf_counter()
             try:
                 under.ticket.wait()
             except StorageError as error:
                 for other in self.under_way:
-                    self.table.engine.cancel(other.ticket)
+                    table.engine.cancel(other.ticket)
                 raise self._name_rows(under, error) from error
             waited = time.perf_counter() - started
-            self.table._add(read_bytes=under.piece.length_bytes, waited_seconds=waited)
+            table._add(read_bytes=under.piece.length_bytes, waited_seconds=waited)
             self._place(under)
+            self.under_way.popleft()
             under.buffer.release()
             self._ask()
+        moved_bytes = self.rows_asked * table.stored_row_bytes
+        table._add(rows_asked=self.rows_asked, moved_bytes=moved_bytes)
 
     def _ask(self) -> None:
         """Ask for pieces as long as there are buffers."""
@@ -380,7 +386,6 @@ class _Reading:
             buffer = self._take(piece.length_bytes)
             if buffer is None:
                 return
-            self.pieces.popleft()
             positions = reads.request_positions_bytes[piece.requests]
             ticket = self.table.engine.read_many(
                 self.table.file,
@@ -392,6 +397,7 @@ class _Reading:
                 why=WHY,
             )
             self.under_way.append(_Under(piece, buffer, ticket))
+            self.pieces.popleft()
 
     def _take(self, length_bytes: int) -> Buffer | None:
         """A buffer; none when others hold them all, unless there would be no progress at all."""
@@ -447,16 +453,7 @@ class _Reading:
         return RowReadError(self.table.layout.path, rows, error)
 
 
-_engine_lock = threading.Lock()
-_engines: list[StorageEngine] = []
 _tables: weakref.WeakSet[DiskTable] = weakref.WeakSet()
-
-
-def _shared_engine() -> StorageEngine:
-    with _engine_lock:
-        if not _engines:
-            _engines.append(open_engine())
-        return _engines[0]
 
 
 def _reopen(layout: DiskLayout, options: dict[str, Any]) -> DiskTable:
@@ -465,8 +462,6 @@ def _reopen(layout: DiskLayout, options: dict[str, Any]) -> DiskTable:
 
 def _start_tables_afresh() -> None:
     # A lock held by another thread at the fork would be held for ever in the child.
-    global _engine_lock
-    _engine_lock = threading.Lock()
     for table in list(_tables):
         table._start_afresh()
 
