@@ -1,4 +1,4 @@
-"""The command line, one file per verb: `shorthaul doctor`, `cache`, `explain`, `bench`, `demo`.
+"""The command line, one file per verb: `shorthaul run`, `doctor`, `cache`, `explain`, `bench`, `demo`.
 
 Nothing here imports torch until a verb needs it, so that `shorthaul --help` answers at once.
 """

@@ -1,0 +1,93 @@
+"""`shorthaul run`: an unedited script, with what was asked for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from shorthaul.units import parse_bytes
+
+
+class _PythonCommand(click.Command):
+    """Takes its words as Python does: what follows a script or `-m module` belongs to that."""
+
+    def parse_args(self, context: click.Context, args: list[str]) -> list[str]:
+        """End our own options where Python's words begin."""
+        takes_value = {
+            name
+            for each in self.params
+            if isinstance(each, click.Option) and not each.is_flag
+            for name in each.opts
+        }
+        at = 0
+        while at < len(args) and args[at].startswith("-") and args[at] not in ("-", "-m", "--"):
+            at += 2 if args[at] in takes_value else 1
+        if args[at : at + 1] != ["--"]:
+            args = [*args[:at], "--", *args[at:]]
+        return super().parse_args(context, args)
+
+
+def _read_memory(
+    context: click.Context, parameter: click.Parameter, text: str | None
+) -> int | None:
+    del context, parameter
+    try:
+        return None if text is None else parse_bytes(text)
+    except ValueError as error:
+        raise click.BadParameter(f"{error}.") from error
+
+
+@click.command(cls=_PythonCommand)
+@click.option(
+    "--memory",
+    "memory_bytes",
+    metavar="SIZE",
+    callback=_read_memory,
+    help="Offload activations so that the process fits, such as 8GiB.",
+)
+@click.option(
+    "--offload",
+    "directory",
+    type=click.Path(exists=True, file_okay=False, writable=True, resolve_path=True),
+    help="Offload activations to this directory; alone, all of them.",
+)
+@click.option("--replace-convs", is_flag=True, help="Let shorthaul compute convolutions.")
+@click.option("--accelerate", is_flag=True, help="Let shorthaul compute PyG's and DGL's layers.")
+@click.option(
+    "--report",
+    type=click.Path(dir_okay=False, resolve_path=True),
+    help="Write a report as JSON to this file.",
+)
+@click.argument("words", metavar="SCRIPT|-m MODULE [ARGS]...", nargs=-1, required=True)
+def run(
+    memory_bytes: int | None,
+    directory: str | None,
+    replace_convs: bool,
+    accelerate: bool,
+    report: str | None,
+    words: tuple[str, ...],
+) -> None:
+    """Run an unedited script with what is asked for.
+
+    The script's exit code, signals, input, arguments and tracebacks are its own. At the end a table on
+    standard error says what was changed, what was left and why.
+    """
+    from shorthaul.integrations.run import RunWishes
+    from shorthaul.integrations.run import run as run_script
+
+    if words[0] == "-m" and len(words) == 1:
+        raise click.UsageError("-m needs the name of a module.")
+    if report is not None and not Path(report).parent.is_dir():
+        raise click.BadParameter(
+            f"there is no directory {Path(report).parent}.", param_hint="--report"
+        )
+    wishes = RunWishes(
+        memory_bytes=memory_bytes,
+        directory=directory,
+        offloads=memory_bytes is not None or directory is not None,
+        replaces_convs=replace_convs,
+        accelerates=accelerate,
+        report=report,
+    )
+    run_script(wishes, words)

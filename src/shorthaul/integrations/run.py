@@ -1,0 +1,72 @@
+"""`shorthaul run`: an unedited script, with what was asked for.
+
+The process becomes Python with the script, as if it had been started so: `__main__`, tracebacks, the exit
+code and signals are the script's own. What is asked for travels in one environment variable, and a
+`sitecustomize` module, which Python runs before any script, takes it out again. So processes that the
+script starts are its own, too.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Mapping, MutableMapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import NoReturn
+
+STARTUP = Path(__file__).parent / "startup"
+VARIABLE = "SHORTHAUL_RUN"
+_TUNABLES = "GLIBC_TUNABLES"
+# Blocks of at least 1 MiB go back to the system when they are freed, whatever was freed before; in huge
+# pages, asking for them anew costs few page faults.
+ALLOCATOR = "glibc.malloc.mmap_threshold=1048576:glibc.malloc.hugetlb=1"
+
+
+@dataclass(frozen=True)
+class RunWishes:
+    """What a script is to be run with."""
+
+    memory_bytes: int | None = None
+    directory: str | None = None  # of offloaded activations
+    offloads: bool = False
+    replaces_convs: bool = False
+    accelerates: bool = False
+    report: str | None = None  # a file for JSON
+
+
+def plan_environment(wishes: RunWishes, environment: Mapping[str, str]) -> dict[str, str]:
+    """The environment of the script's process, from which `take_wishes` makes the script's own."""
+    planned = dict(environment)
+    sets_allocator = wishes.offloads and _TUNABLES not in planned
+    if sets_allocator:
+        planned[_TUNABLES] = ALLOCATOR
+    path = planned.get("PYTHONPATH")
+    planned["PYTHONPATH"] = str(STARTUP) if path is None else f"{STARTUP}{os.pathsep}{path}"
+    told = {"wishes": asdict(wishes), "path": path, "sets_allocator": sets_allocator}
+    planned[VARIABLE] = json.dumps(told)
+    return planned
+
+
+def take_wishes(environment: MutableMapping[str, str]) -> RunWishes | None:
+    """What `plan_environment` put in; afterwards the environment is the one that the user had."""
+    text = environment.pop(VARIABLE, None)
+    if text is None:
+        return None
+    told = json.loads(text)
+    if told["path"] is None:
+        del environment["PYTHONPATH"]
+    else:
+        environment["PYTHONPATH"] = told["path"]
+    if told["sets_allocator"]:
+        del environment[_TUNABLES]
+    return RunWishes(**told["wishes"])
+
+
+def run(wishes: RunWishes, words: Sequence[str]) -> NoReturn:
+    """Become Python with these words, such as `script.py --epochs 3` or `-m module`."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    command = [sys.executable, *words]
+    os.execve(sys.executable, command, plan_environment(wishes, os.environ))

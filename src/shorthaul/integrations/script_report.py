@@ -1,0 +1,101 @@
+"""What `shorthaul run` did with a script, for people and for machines."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections import Counter
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from shorthaul.integrations.run import RunWishes
+from shorthaul.meter import Meter
+from shorthaul.units import format_bytes, format_seconds
+
+if TYPE_CHECKING:  # it needs torch
+    from shorthaul.integrations.script_models import ScriptModels
+
+
+@dataclass(frozen=True)
+class ScriptReport:
+    """The end of a run; every value is a plain one, so it can be written as JSON."""
+
+    command: list[str]
+    asked: dict[str, Any]
+    seconds: float
+    peak_resident_bytes: int | None
+    written_bytes: int
+    read_bytes: int
+    backward_passes: int
+    models: list[dict[str, Any]]
+    memory: dict[str, int] | None  # its shares, where it made a budget
+    offload: dict[str, Any] | None
+    meter: dict[str, Any]
+
+    @classmethod
+    def make(
+        cls, wishes: RunWishes, models: ScriptModels | None, counted: Meter, seconds: float
+    ) -> ScriptReport:
+        """Gather what is known at the end."""
+        if models is not None:
+            models.note_choices()
+        offload = None if models is None else models.offload
+        shares = None if models is None else models.shares
+        return cls(
+            command=list(sys.orig_argv[1:]),
+            asked=asdict(wishes),
+            seconds=seconds,
+            peak_resident_bytes=counted.peak_resident_bytes,
+            written_bytes=counted.written_bytes,
+            read_bytes=counted.read_bytes,
+            backward_passes=0 if models is None else models.backward_passes,
+            models=[] if models is None else [asdict(each) for each in models.seen],
+            memory=None
+            if shares is None
+            else asdict(shares) | {"budget_bytes": shares.budget_bytes},
+            offload=None if offload is None else offload.report().to_dict(),
+            meter=counted.to_dict(),
+        )
+
+    def write(self, path: str, rank: int = 0) -> None:
+        """Write JSON; each process of a distributed run but the first has a file of its own."""
+        target = Path(path)
+        if rank:
+            target = target.with_name(f"{target.stem}.rank{rank}{target.suffix}")
+        target.write_text(json.dumps(asdict(self), indent=1) + "\n")
+
+    def describe(self) -> str:
+        """A line that sums up, then a line for each thing that was changed or left."""
+        peak = self.peak_resident_bytes
+        rows = [
+            ("backward passes", f"{self.backward_passes:,}"),
+            ("wall time", format_seconds(self.seconds)),
+            ("peak resident memory", "not known here" if peak is None else format_bytes(peak)),
+            ("written to disk", format_bytes(self.written_bytes)),
+            ("read from disk", format_bytes(self.read_bytes)),
+        ]
+        if self.offload is not None:
+            counts = self.offload["counts"]
+            live = f"{format_bytes(counts['peak_live_bytes'])} at most"
+            rows.append(
+                ("live activations", f"{live}, {format_bytes(counts['peak_saved_bytes'])} if kept")
+            )
+        lines = [self._verdict(), *(f"  {what:<22}{amount}" for what, amount in rows)]
+        for model in self.models:
+            for verb in ("changed", "left"):
+                for why, times in Counter(model[verb].values()).most_common():
+                    first = next(name for name, each in model[verb].items() if each == why)
+                    which = first if times == 1 else f"{first} and {times - 1} more"
+                    lines.append(f"  {model['name']}: {verb} {which}: {why}")
+        return "\n".join(lines)
+
+    def _verdict(self) -> str:
+        if not self.models:
+            return "shorthaul run: no model was trained, so nothing was changed"
+        changed = sum(len(model["changed"]) for model in self.models)
+        done = ["activations offloaded"] if self.offload is not None else []
+        if changed or not done:
+            done.append(f"{changed:,} layers changed")
+        names = ", ".join(model["name"] for model in self.models)
+        return f"shorthaul run: {names}: {', '.join(done)}"
