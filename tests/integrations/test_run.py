@@ -191,6 +191,39 @@ def test_each_process_of_a_distributed_run_has_its_own_report(tmp_path: Path) ->
     assert json.loads((tmp_path / "out.rank1.json").read_text())["backward_passes"] == 0
 
 
+@pytest.mark.slow
+def test_torchrun_trains_the_same(tmp_path: Path) -> None:
+    script, report = tmp_path / "script.py", tmp_path / "out.json"
+    script.write_text("""
+import torch, torch.distributed as dist
+from torch import nn
+
+torch.set_num_threads(1)
+dist.init_process_group("gloo")
+torch.manual_seed(0)
+model = nn.Sequential(nn.Linear(512, 512), nn.GELU(), nn.Linear(512, 512))
+model = nn.parallel.DistributedDataParallel(model)
+optimizer = torch.optim.AdamW(model.parameters())
+torch.manual_seed(dist.get_rank())
+for _ in range(3):
+    model(torch.randn(1024, 512)).square().mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+if dist.get_rank() == 0:
+    print([each.detach().double().sum().item() for each in model.parameters()])
+dist.destroy_process_group()
+""")
+    torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
+    wishes = ("--offload", str(tmp_path), "--report", str(report))
+    plain = python(*torchrun, str(script))
+    ours = python(*torchrun, "--no-python", sys.executable, *RUN, *wishes, str(script))
+    assert plain.returncode == ours.returncode == 0, ours.stderr
+    assert plain.stdout == ours.stdout
+    assert ours.stderr.count("shorthaul run: DistributedDataParallel: activations offloaded") == 1
+    for path in (report, tmp_path / "out.rank1.json"):
+        assert json.loads(path.read_text())["offload"]["counts"]["offloaded"] > 0
+
+
 def test_a_report_that_cannot_be_written_changes_no_exit_code(tmp_path: Path) -> None:
     folder = tmp_path / "folder"
     folder.mkdir()
