@@ -112,3 +112,19 @@ def test_whole_numbers_are_not_reduced():
 def test_the_hit_rate_is_a_share():
     assert TableStats().hit_rate == 0
     assert TableStats(hits=3, misses=1).hit_rate == 0.75
+
+
+def test_rows_that_lie_in_the_table_are_written_as_they_were():
+    values = torch.arange(12.0).view(6, 2)
+    expected = values.clone()
+    expected[torch.tensor([1, 2, 3, 4])] = values[:4].clone()
+    HostTable(values).scatter_(torch.tensor([1, 2, 3, 4]), values[:4])
+    assert torch.equal(values, expected)
+
+
+def test_ids_that_lie_in_the_table_are_those_that_were_checked():
+    values = torch.tensor([[1], [2], [0], [3]])
+    ids = values[:3, 0]
+    rows = torch.tensor([[3], [10**12], [10**12]])  # would be far outside, taken for ids
+    HostTable(values).scatter_(ids, rows)
+    assert values[:, 0].tolist() == [10**12, 3, 10**12, 3]

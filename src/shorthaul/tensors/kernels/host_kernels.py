@@ -17,13 +17,14 @@ import torch
 from shorthaul.errors import RowArgumentError, RowIndexError
 from shorthaul.jit import Kernel, can_use_kernels, load_kernel
 from shorthaul.jit.held_values import held_values, require_memory
+from shorthaul.jit.outside_graphs import outside_graphs
 from shorthaul.jit.runtime import kernel_threads
 from shorthaul.settings import settings
 from shorthaul.tensors.kernels import plain_rows
 from shorthaul.tensors.kernels.emit_rows import emit_row_copies, emit_row_products, emit_row_sums
 from shorthaul.tensors.kernels.plain_rows import Reduction
 from shorthaul.tensors.kernels.stored_rows import FLOATING, StoredRows
-from shorthaul.tensors.memory.row_buffers import choose_out
+from shorthaul.tensors.memory.row_buffers import choose_out, take_apart
 
 # Results larger than this do not stay in the caches, so they are written past them.
 SMALLEST_STREAM_BYTES = 16 * 2**20
@@ -165,7 +166,8 @@ def scatter(rows: StoredRows, ids: torch.Tensor, values: torch.Tensor) -> None:
     if not has_kernels(rows):
         plain_rows.scatter(rows, plain_ids(ids, rows.rows), values)
         return
-    ids, values = ids.contiguous(), values.contiguous()
+    # What is read while the table is written must not lie in it.
+    ids, values = (take_apart(each.contiguous(), rows.values) for each in (ids, values))
     wrong = _copies().scatter_rows(
         rows.values.data_ptr(),
         rows.stride_bytes,
@@ -179,6 +181,7 @@ def scatter(rows: StoredRows, ids: torch.Tensor, values: torch.Tensor) -> None:
     require_in_range(wrong, ids, rows.rows)
 
 
+@outside_graphs
 def place_rows(
     memory: torch.Tensor, positions_bytes: torch.Tensor, targets: torch.Tensor, out: torch.Tensor
 ) -> None:

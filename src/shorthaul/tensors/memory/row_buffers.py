@@ -78,6 +78,16 @@ def choose_out(
     return out.detach()
 
 
+def take_apart(tensor: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
+    """`tensor`, or a copy of it where it has bytes of one of the table's rows.
+
+    >>> table = torch.zeros(4, 2)
+    >>> take_apart(table[1], table).data_ptr() == table[1].data_ptr()
+    False
+    """
+    return tensor.clone() if table.numel() and _touches(table, *_span(tensor)) else tensor
+
+
 def _require_writable(out: torch.Tensor) -> None:
     """Refuse memory that is not there, cannot be written or would not hold the values themselves."""
     if getattr(out, "is_read_only", False):  # of a unified tensor
