@@ -24,6 +24,7 @@ from shorthaul.graphs.edge_tensors import (
     as_plain,
     choose_builder,
     choose_index_dtype,
+    is_sorted,
     read_numbers,
     require_lengths,
     require_range,
@@ -32,6 +33,7 @@ from shorthaul.graphs.edge_tensors import (
 from shorthaul.graphs.index.indexes import PairIndex, RelationIndex, SourceIndex, TargetIndex
 from shorthaul.graphs.known_graphs import remember_graph
 from shorthaul.graphs.relation import Relation
+from shorthaul.jit.outside_graphs import outside_graphs
 
 # How graphs come in and go out: readers, saving and exchange enter their functions here, by name.
 DOORS: dict[str, Callable[..., Any]] = {}
@@ -74,6 +76,7 @@ class RelationalGraph:
         remember_graph(self)
 
     @classmethod
+    @outside_graphs
     def from_edges(
         cls,
         source: Any,
@@ -124,6 +127,7 @@ class RelationalGraph:
         return cls.from_edges(*split_edge_index(edge_index), edge_type, **options)
 
     @classmethod
+    @outside_graphs
     def from_typed_edges(
         cls,
         edges: Mapping[tuple[str, str, str], Any],
@@ -334,6 +338,7 @@ class RelationalGraph:
             lines.append(f"  {count:>12,}  {relation}")
         return "\n".join(lines)
 
+    @outside_graphs
     def _index(self, name: str, kind: type[Index], build: Any) -> Index:
         self._require_unchanged()
         found: Index | None = self._indexes.get(name)
@@ -347,7 +352,7 @@ class RelationalGraph:
 
     def _build_relation(self) -> tuple[torch.Tensor, ...]:
         relation, source, target = map(as_plain, (self.relation, self.source, self.target))
-        if _is_sorted(relation):  # as it is with one, or with typed edges
+        if is_sorted(relation):  # as it is with one, or with typed edges
             numbers = torch.arange(self.num_relations + 1, dtype=relation.dtype, device="cpu")
             pointers = torch.searchsorted(
                 relation, numbers, out_int32=relation.dtype is torch.int32
@@ -437,9 +442,3 @@ class RelationalGraph:
             f"RelationalGraph({self.num_nodes:,} nodes{types}, {self.num_edges:,} edges, "
             f"{self.num_relations:,} relation{'' if self.num_relations == 1 else 's'})"
         )
-
-
-def _is_sorted(values: torch.Tensor) -> bool:
-    """Whether no number is less than the one before; a look at the first tells most that are not."""
-    first = values[:1024]
-    return all(bool((part[1:] >= part[:-1]).all()) for part in (first, values))

@@ -31,6 +31,7 @@ from shorthaul.graphs.index.indexes import PairIndex, RelationIndex, SourceIndex
 from shorthaul.graphs.node_names import NodeNames
 from shorthaul.graphs.relation import Relation
 from shorthaul.graphs.saved_columns import SavedColumns, sum_up
+from shorthaul.jit.outside_graphs import outside_graphs
 from shorthaul.tensors.save_features import save_features
 from shorthaul.tensors.unified_tensor import UnifiedTensor
 
@@ -48,6 +49,7 @@ INDEXES: dict[str, tuple[type, str]] = {
 _DTYPES = {"int32": torch.int32, "int64": torch.int64}
 
 
+@outside_graphs
 def save_graph(
     graph: RelationalGraph,
     folder: str | os.PathLike[str],
@@ -85,6 +87,7 @@ def save_graph(
     return place
 
 
+@outside_graphs
 def open_graph(folder: str | os.PathLike[str], *, in_memory: bool = False) -> RelationalGraph:
     """The graph in `folder`, its tensors on disk until they are asked for, or read now."""
     place = Path(folder)

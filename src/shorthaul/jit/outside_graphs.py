@@ -1,4 +1,4 @@
-"""Methods that `torch.compile` leaves alone: it breaks the graph there, and runs them as they are.
+"""Functions that `torch.compile` leaves alone: it breaks the graph there, and runs them as they are.
 
 `torch.compiler.disable` does the same with a wrapper, which would cost every call in ordinary code
 more than a small gather takes.
@@ -13,7 +13,7 @@ import torch._dynamo  # the storage and jit packages have imported it already
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
-REASON = "the rows of a unified tensor are gathered outside of compiled graphs"
+REASON = "rows, files and graphs are read and written outside of compiled graphs"
 
 
 def outside_graphs(function: Function) -> Function:

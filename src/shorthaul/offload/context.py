@@ -16,6 +16,7 @@ from torch.utils.checkpoint import checkpoint
 
 from shorthaul.errors import InPlaceChangeError, SpoolFullError, StorageError
 from shorthaul.interrupts import deferred_interrupts
+from shorthaul.jit.outside_graphs import outside_graphs
 from shorthaul.offload.drive.endurance import WearLimit, estimate_bytes_per_day
 from shorthaul.offload.drive.spool import BLOCK_BYTES
 from shorthaul.offload.policy import regions
@@ -114,6 +115,7 @@ class ActivationOffload(contextlib.ContextDecorator):
             self._hooks.pop().__exit__(kind, error, trace)
             self.store.settle(is_outside_operators=True)
 
+    @outside_graphs
     def _pack(self, tensor: torch.Tensor) -> object:
         try:
             is_small = tensor.nbytes < self.minimum_bytes
@@ -124,6 +126,7 @@ class ActivationOffload(contextlib.ContextDecorator):
         self._small_count += 1
         return _as_it_is(tensor)
 
+    @outside_graphs
     def _unpack(self, packed: Any) -> torch.Tensor:
         kind = type(packed)
         if kind is Handle:

@@ -10,12 +10,14 @@ import torch
 
 from shorthaul.dtypes import parse_dtype
 from shorthaul.errors import UnifiedSourceError
+from shorthaul.jit.outside_graphs import outside_graphs
 from shorthaul.tensors import pickling  # noqa: F401  (registers how processes hand tensors on)
 from shorthaul.tensors.memory.shared_memory import SharedBlock
 from shorthaul.tensors.tables.table import RowTable
 from shorthaul.tensors.unified_tensor import Traits, UnifiedTensor, borrow_memory, share_copy
 
 
+@outside_graphs
 def unified(
     source: Any, *, shared: bool = False, propagate: bool = False, sparse_grad: bool = False
 ) -> UnifiedTensor:
@@ -63,6 +65,7 @@ def unified(
     return UnifiedTensor._of_memory(source.detach(), traits)
 
 
+@outside_graphs
 def unified_empty(
     *size: Any,
     dtype: torch.dtype | str | None = None,
@@ -85,6 +88,7 @@ def unified_empty(
     return UnifiedTensor._of_memory(block.tensor(dtype, sizes), traits)
 
 
+@outside_graphs
 def unified_zeros(
     *size: Any,
     dtype: torch.dtype | str | None = None,

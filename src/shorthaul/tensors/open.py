@@ -9,12 +9,14 @@ from typing import Any
 import torch
 
 from shorthaul.dtypes import parse_dtype
+from shorthaul.jit.outside_graphs import outside_graphs
 from shorthaul.storage import StorageEngine
 from shorthaul.tensors.files.formats import find_layout
 from shorthaul.tensors.tables.disk.disk_table import DiskTable
 from shorthaul.tensors.unified_tensor import Traits, UnifiedTensor
 
 
+@outside_graphs
 def open(
     path: str | os.PathLike[str],
     *,

@@ -28,19 +28,11 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
-from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    DownloadColumn,
-    Progress,
-    TextColumn,
-    TimeRemainingColumn,
-    TransferSpeedColumn,
-)
 
 from shorthaul.dtypes import parse_dtype
 from shorthaul.errors import TableFormatError, TableOpenError, UnifiedSourceError
 from shorthaul.jit.held_values import held_values
+from shorthaul.jit.outside_graphs import outside_graphs
 from shorthaul.settings import settings
 from shorthaul.storage import BufferPool, StorageEngine, StorageFile, Ticket, open_engine, open_file
 from shorthaul.storage.buffer_pool import Buffer
@@ -53,6 +45,7 @@ from shorthaul.tensors.files.formats import (
     SEEN_DTYPE_KEY,
     SUFFIXES,
 )
+from shorthaul.tensors.progress_bar import progress_bar
 from shorthaul.tensors.tables.quantized import Quantisation, QuantisedRows, quantise_rows
 from shorthaul.tensors.unified_tensor import UnifiedTensor
 from shorthaul.units import parse_bytes
@@ -73,6 +66,7 @@ class SavedTable:
     largest_error: float  # of a quantised value, against what was given; 0 when nothing was lost
 
 
+@outside_graphs
 def save_features(
     path: str | os.PathLike[str],
     source: Any,
@@ -100,7 +94,7 @@ def save_features(
         _Writer(target, chosen, step_bytes, 0 if kind == "raw" else HEADER_BYTES) as writer,
     ):
         table = _Rows(target, None if dtype is None else parse_dtype(dtype), quantise)
-        with _progress_bar(target.name, progress) as bar:
+        with progress_bar(target.name, progress) as bar:
             for number, chunk in enumerate(chunks):
                 values = table.take(number, chunk)
                 writer.append(values)
@@ -401,34 +395,3 @@ def _as_tensor(chunk: Any, number: int) -> torch.Tensor:
             f"{type(chunk).__qualname__} as chunk {number}",
         )
     return held_values(chunk.detach().cpu(), f"chunk {number}")
-
-
-class _Bar:
-    """A progress bar, in bytes, of which the total is known when the rows are."""
-
-    def __init__(self, progress: Progress, name: str) -> None:
-        self._progress, self._rows, self._bytes = progress, 0, 0
-        self._task = progress.add_task(f"writing {name}", total=None)
-
-    def update(self, rows: int, count_bytes: int, total_rows: int | None) -> None:
-        self._rows += rows
-        self._bytes += count_bytes
-        total = None
-        if total_rows and self._rows:
-            total = self._bytes * total_rows / self._rows
-        self._progress.update(self._task, completed=self._bytes, total=total)
-
-
-@contextlib.contextmanager
-def _progress_bar(name: str, wanted: bool) -> Iterator[_Bar]:
-    console = Console(stderr=True, force_terminal=True if settings.progress == "on" else None)
-    shown = wanted and settings.progress != "off" and console.is_terminal
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        DownloadColumn(binary_units=True),
-        TransferSpeedColumn(),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=console, transient=True, disable=not shown) as progress:
-        yield _Bar(progress, name)

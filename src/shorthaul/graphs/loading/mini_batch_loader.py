@@ -20,6 +20,7 @@ from shorthaul.graphs.sampling.blocks import NeighbourSample
 from shorthaul.graphs.sampling.fan_outs import FanOut
 from shorthaul.graphs.sampling.plain import mix
 from shorthaul.graphs.sampling.sampler import NeighbourSampler
+from shorthaul.jit.outside_graphs import outside_graphs
 from shorthaul.jit.runtime import kernel_threads, limited_threads
 from shorthaul.settings import settings
 from shorthaul.storage import NO_LIMIT_BYTES, BufferPool
@@ -51,6 +52,7 @@ class MiniBatchLoader:
     each iteration over the loader is the next epoch (`epoch` may be set).
     """
 
+    @outside_graphs
     def __init__(
         self,
         graph: RelationalGraph,
@@ -88,6 +90,7 @@ class MiniBatchLoader:
         whole, rest = divmod(self.seeds.shape[0], self.batch_size)
         return whole + (1 if rest and not self.drop_last else 0)
 
+    @outside_graphs
     def __iter__(self) -> Iterator[MiniBatch]:
         samples = self.samples()
         self.epoch += 1
@@ -127,6 +130,7 @@ class MiniBatchLoader:
             ]
         return EpochSamples(self.sampler, order, self.batch_size, len(self), number)
 
+    @outside_graphs
     def complete(self, sample: NeighbourSample) -> MiniBatch:
         """The batch of a sample: features of its input nodes and labels of its seeds, gathered here."""
         index = self.graph.by_target()
@@ -142,6 +146,7 @@ class MiniBatchLoader:
         )
         return batch if self.device is None else batch.to(self.device)
 
+    @outside_graphs
     def _iterate(self, samples: EpochSamples) -> Iterator[MiniBatch]:
         if self.prefetch == 0:
             for number in range(len(samples)):

@@ -20,6 +20,7 @@ from shorthaul.graphs.readers.triples import (
     read_edge_list,
     read_triples,
 )
+from shorthaul.jit.outside_graphs import outside_graphs
 
 READERS: dict[str, Callable[..., RelationalGraph]] = {
     "n_triples": read_n_triples,
@@ -31,6 +32,7 @@ READERS: dict[str, Callable[..., RelationalGraph]] = {
 }
 
 
+@outside_graphs
 def read_graph(path: Any, format: str | None = None, **options: Any) -> RelationalGraph:
     """The graph at `path`, a file or folder, or a mapping of relations to files of pairs."""
     if isinstance(path, Mapping):

@@ -18,6 +18,7 @@ from shorthaul.graphs.sampling.fan_outs import FanOut, read_fan_outs
 from shorthaul.graphs.sampling.kernels import HASHED_FROM_NODES, SamplingMemory
 from shorthaul.graphs.sampling.plain import GOLDEN, mix, sample_plainly
 from shorthaul.jit import can_use_kernels
+from shorthaul.jit.outside_graphs import outside_graphs
 from shorthaul.jit.runtime import kernel_threads
 from shorthaul.storage import NO_LIMIT_BYTES, BufferPool
 from shorthaul.tensors import UnifiedTensor
@@ -55,6 +56,7 @@ class NeighbourSampler:
     Threads may share a sampler.
     """
 
+    @outside_graphs
     def __init__(
         self,
         graph: RelationalGraph,
@@ -85,6 +87,7 @@ class NeighbourSampler:
         self._idle: list[SamplingMemory] = []  # append and pop are atomic: no lock to fork with
         self._pool = BufferPool(NO_LIMIT_BYTES, why="sampled blocks")
 
+    @outside_graphs
     def sample(
         self, seeds: Any, *, number: int | None = None, threads: int | None = None
     ) -> NeighbourSample:

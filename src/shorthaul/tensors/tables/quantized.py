@@ -20,6 +20,7 @@ from typing import Literal
 import torch
 
 from shorthaul.errors import RowArgumentError
+from shorthaul.jit.outside_graphs import outside_graphs
 from shorthaul.tensors.kernels.stored_rows import FLOATING
 from shorthaul.tensors.tables.table import HostTable, RowTable
 
@@ -84,6 +85,7 @@ class QuantisedTable(HostTable):
         self.report = report
 
 
+@outside_graphs
 def quantise(source: RowTable | torch.Tensor, kind: Quantisation) -> QuantisedTable:
     """A copy of a table, or tensor of rows, in memory and in fewer bytes.
 
