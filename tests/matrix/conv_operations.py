@@ -1,0 +1,104 @@
+"""Convolutions, and models whose convolutions were replaced."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+from torch import nn
+
+import shorthaul as sh
+from tests.matrix.layer_operations import fill
+from tests.matrix.operation import Operation, Run, Tensors, as_leaf, random_tensor, with_gradients
+
+SIDES = {1: (11,), 2: (9, 8), 3: (5, 6, 5)}
+TOLERANCE = 1e-4
+
+
+def _inputs(dimensions: int, *, transposed: bool = False) -> Callable[[], dict[str, torch.Tensor]]:
+    def make() -> dict[str, torch.Tensor]:
+        weight = (4, 6) if transposed else (6, 4)
+        return {
+            "x": random_tensor(2, 4, *SIDES[dimensions]),
+            "weight": random_tensor(*weight, *[3] * dimensions) * 0.2,
+            "bias": random_tensor(6),
+        }
+
+    return make
+
+
+def _call(function: Callable[..., torch.Tensor], given: Tensors) -> Tensors:
+    leaves = {name: as_leaf(each) for name, each in given.items()}
+    out = function(leaves["x"], leaves["weight"], leaves["bias"], padding=1, stride=2)
+    return with_gradients(out, **leaves)
+
+
+def _of(dimensions: int, *, transposed: bool = False, is_heavy: bool = True) -> Operation:
+    name = f"conv_transpose{dimensions}d" if transposed else f"conv{dimensions}d"
+
+    def prepare(given: Tensors, _: Path) -> Run:
+        return lambda: _call(getattr(sh, name), given)
+
+    return Operation(
+        f"sh.{name}",
+        _inputs(dimensions, transposed=transposed),
+        prepare,
+        lambda given: _call(getattr(F, name), given),
+        is_heavy=is_heavy,
+        tolerance=TOLERANCE,
+    )
+
+
+def _module(make: Callable[[], nn.Module]) -> Callable[[Tensors], Any]:
+    def run(given: Tensors) -> tuple[nn.Module, Run]:
+        module = fill(make(), given["x"].dtype)
+
+        def call() -> Tensors:
+            module.zero_grad()
+            x = as_leaf(given["x"])
+            return with_gradients(module(x), x=x, **dict(module.named_parameters()))
+
+        return module, call
+
+    return run
+
+
+def _layer(given: Tensors, _: Path) -> Run:
+    return _module(lambda: sh.Conv2d(4, 6, 3, padding=1))(given)[1]  # type: ignore[no-any-return]
+
+
+def _plain_layer(given: Tensors) -> Tensors:
+    return _module(lambda: nn.Conv2d(4, 6, 3, padding=1))(given)[1]()  # type: ignore[no-any-return]
+
+
+def _network() -> nn.Module:
+    return nn.Sequential(nn.Conv2d(4, 6, 3, padding=1), nn.ReLU(), nn.Conv2d(6, 3, 3))
+
+
+def _replaced(given: Tensors, _: Path) -> Run:
+    module, call = _module(_network)(given)
+    sh.replace_convs(module, policy="always")
+    return call  # type: ignore[no-any-return]
+
+
+def _plain_network(given: Tensors) -> Tensors:
+    return _module(_network)(given)[1]()  # type: ignore[no-any-return]
+
+
+def _image() -> dict[str, torch.Tensor]:
+    return {"x": random_tensor(2, 4, 9, 8)}
+
+
+OPERATIONS = (
+    _of(2, is_heavy=False),
+    _of(1),
+    _of(3),
+    _of(2, transposed=True),
+    Operation("sh.Conv2d", _image, _layer, _plain_layer, is_heavy=True, tolerance=TOLERANCE),
+    Operation(
+        "replace_convs", _image, _replaced, _plain_network, is_heavy=True, tolerance=TOLERANCE
+    ),
+)
