@@ -82,8 +82,11 @@ def save_graph(
         "checksums": checksums,
     }
     unfinished = place / f"{DESCRIPTION}.unfinished"
-    unfinished.write_text(json.dumps(described, indent=1, ensure_ascii=False), encoding="utf-8")
-    unfinished.replace(place / DESCRIPTION)
+    try:
+        unfinished.write_text(json.dumps(described, indent=1, ensure_ascii=False), encoding="utf-8")
+        unfinished.replace(place / DESCRIPTION)
+    finally:
+        unfinished.unlink(missing_ok=True)
     return place
 
 

@@ -13,12 +13,9 @@ whole and on the disk: until then it has another name, and on an error it is rem
 from __future__ import annotations
 
 import contextlib
-import fcntl
-import glob
 import json
 import math
 import os
-import secrets
 import struct
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -31,10 +28,11 @@ import torch
 
 from shorthaul.dtypes import parse_dtype
 from shorthaul.errors import TableFormatError, TableOpenError, UnifiedSourceError
+from shorthaul.interrupts import deferred_interrupts
 from shorthaul.jit.held_values import held_values
 from shorthaul.jit.outside_graphs import outside_graphs
 from shorthaul.settings import settings
-from shorthaul.storage import BufferPool, StorageEngine, StorageFile, Ticket, open_engine, open_file
+from shorthaul.storage import BufferPool, StorageEngine, Ticket, open_engine
 from shorthaul.storage.buffer_pool import Buffer
 from shorthaul.tensors.files.formats import (
     NPY_DTYPES,
@@ -45,6 +43,7 @@ from shorthaul.tensors.files.formats import (
     SEEN_DTYPE_KEY,
     SUFFIXES,
 )
+from shorthaul.tensors.files.part_files import open_part, sweep_parts, sync_directory
 from shorthaul.tensors.progress_bar import progress_bar
 from shorthaul.tensors.tables.quantized import Quantisation, QuantisedRows, quantise_rows
 from shorthaul.tensors.unified_tensor import UnifiedTensor
@@ -244,10 +243,15 @@ class _Writer:
 
     def __enter__(self) -> _Writer:
         try:
-            _sweep_parts(self.path)
-            self.file, self.temporary = _open_part(self.path)
+            with deferred_interrupts:
+                sweep_parts(self.path)
+                self.file, self.temporary = open_part(self.path)
         except OSError as error:
             raise TableOpenError(self.path, error.errno or 0, "written") from error
+        except BaseException as interrupt:  # then the block, and with it its end, is not reached
+            if hasattr(self, "temporary"):
+                self.__exit__(type(interrupt), interrupt, None)
+            raise
         return self
 
     def append(self, values: torch.Tensor) -> None:
@@ -275,7 +279,7 @@ class _Writer:
         os.ftruncate(self.file.buffered_descriptor, size_bytes)
         self.file.sync()
         self.temporary.replace(self.path)
-        _sync_directory(self.path.absolute().parent)
+        sync_directory(self.path.absolute().parent)
         return size_bytes
 
     def __exit__(
@@ -284,12 +288,15 @@ class _Writer:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if error is not None:
-            with contextlib.suppress(Exception):  # the first error is the one to tell of
-                self._wait(0)
-        self.file.close()
-        self.pool.close()
-        self.temporary.unlink(missing_ok=True)
+        with deferred_interrupts:
+            try:
+                if error is not None:
+                    with contextlib.suppress(Exception):  # the first error is the one to tell of
+                        self._wait(0)
+            finally:
+                self.file.close()
+                self.pool.close()
+                self.temporary.unlink(missing_ok=True)
 
     def _send(self) -> None:
         if self._buffer is None:
@@ -308,44 +315,10 @@ class _Writer:
             buffer.release()
 
 
-def _open_part(path: Path) -> tuple[StorageFile, Path]:
-    """A new file beside `path`, locked as long as it is open: so others see that it is written."""
-    while True:
-        part = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
-        file = open_file(part, "write")
-        try:
-            fcntl.flock(file.buffered_descriptor, fcntl.LOCK_EX)
-            if part.stat().st_ino == os.fstat(file.buffered_descriptor).st_ino:
-                return file, part
-        except FileNotFoundError:
-            pass  # swept between being opened and being locked
-        except OSError:
-            return file, part  # a file system without locks, on which nothing is swept either
-        file.close()
-
-
-def _sweep_parts(path: Path) -> None:
-    """Remove what earlier writers of `path` left when they were killed: nobody holds a lock on it."""
-    for part in path.parent.glob(f".{glob.escape(path.name)}.????????.part"):
-        with contextlib.suppress(OSError), part.open("rb") as file:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            part.unlink()
-
-
 def _aligned(pool: BufferPool, data: bytes) -> Buffer:
     buffer = pool.take(len(data))
     buffer.memory[:] = np.frombuffer(data, np.uint8)
     return buffer
-
-
-def _sync_directory(directory: Path) -> None:
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    except OSError:  # some network file systems cannot; the file's own bytes are safe
-        pass
-    finally:
-        os.close(descriptor)
 
 
 def _choose_kind(path: Path, quantise: str | None) -> Literal["npy", "safetensors", "raw"]:
