@@ -43,6 +43,18 @@ def test_programs_of_the_compilers_pages_hold(page: str, tmp_path: Path) -> None
     assert run_block(page, tmp_path).__doc__ is None
 
 
+def test_a_convolution_method_is_added(tmp_path: Path) -> None:
+    from shorthaul.conv.methods import METHODS
+    from shorthaul.conv.planning.choice import choose_schedule
+    from shorthaul.conv.problem import ConvProblem
+
+    METHODS.insert(0, run_block("add-a-convolution-method.md", tmp_path).Direct())
+    try:
+        assert choose_schedule(ConvProblem(3, 4, (1, 3, 3)), (1, 1, 8, 8)).method == "direct"
+    finally:
+        METHODS.pop(0)
+
+
 def test_a_reader_is_added(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from shorthaul.graphs.readers import READERS
 

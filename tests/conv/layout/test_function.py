@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import re
+from importlib import resources
+
+import pytest
 import torch
 
 from shorthaul.conv.layout.function import (
     SHAPE_NAMES,
     SIZE_NAMES,
-    convolve_function,
     number_names,
     sum_dtype,
-    sum_windows_function,
 )
 from shorthaul.conv.problem.geometry import KernelShape
 
@@ -22,15 +24,18 @@ def test_general_kernels_are_told_their_shape_and_special_ones_are_not() -> None
     assert number_names(("own",), SHAPE) == ("own", *SIZE_NAMES)
 
 
-def test_the_array_of_numbers_has_their_length() -> None:
-    names = number_names(("own",), SHAPE)
-    for function in (
-        convolve_function(torch.bfloat16, names),
-        sum_windows_function(torch.bfloat16, names),
-    ):
-        numbers = function.arguments[-2]
-        assert numbers.name == "numbers"
-        assert numbers.shape == (len(names),)  # type: ignore[union-attr]
+@pytest.mark.parametrize(("struct", "names"), [("Shape", SHAPE_NAMES), ("Sizes", SIZE_NAMES)])
+def test_the_structures_of_headers_have_the_names_of_the_numbers(
+    struct: str, names: tuple[str, ...]
+) -> None:
+    header = resources.files("shorthaul.conv.methods").joinpath("geometry.h").read_text()
+    body = header.partition(f"struct {struct} {{")[2]
+    fields = [
+        name.strip()
+        for line in re.findall(r"^  int64_t ([a-z_, ]+);$", body.partition("()")[0], re.MULTILINE)
+        for name in line.split(",")
+    ]
+    assert tuple(fields) == names
 
 
 def test_low_precision_is_summed_in_single_precision() -> None:

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from shorthaul.conv.methods.depthwise import (
+    WORKSPACE,
     DepthwiseKernel,
     emit_depthwise_gradient,
     emit_depthwise_kernel,
@@ -14,7 +15,7 @@ from shorthaul.conv.problem.machine import AVX2, AVX512, NEON, VectorMachine
 
 KERNEL = DepthwiseKernel(torch.float32, "relu", AVX2, 6, 2)
 
-FORWARD_HEAD = """\
+FORWARD_HEAD = f"""\
 // Depthwise convolution of channels-last images: any shape, float32.
 // Register tile: 6 outputs x 2 vectors of channels for avx2.
 // Every sum runs over (kernel column, kernel row) in this order, whatever the threads.
@@ -27,10 +28,10 @@ using namespace shorthaul;
 using Value = AsReal;
 using Activation = Relu;
 constexpr bool channels_last = true;
-
+{WORKSPACE.emit()}
 constexpr int tile_pixels = 6, tile_vectors = 2;
 """
-GRADIENT_HEAD = """\
+GRADIENT_HEAD = f"""\
 // Gradient of the weights of a depthwise convolution of channels-last images: any shape, float32.
 // Register tile: 6 taps x 2 vectors of channels for avx2.
 // Every sum runs over the output rows in order, in stretches or at once, whatever the threads.
@@ -43,7 +44,7 @@ using namespace shorthaul;
 using Value = AsReal;
 using Activation = NoActivation;
 constexpr bool channels_last = true;
-
+{WORKSPACE.emit()}
 constexpr int tile_taps = 6, tile_vectors = 2;
 """
 

@@ -5,13 +5,13 @@ from dataclasses import replace
 import pytest
 import torch
 
-from shorthaul.conv.methods.planar import PlanarKernel, emit_planar_kernel
+from shorthaul.conv.methods.planar import WORKSPACE, PlanarKernel, emit_planar_kernel
 from shorthaul.conv.methods.text import ACTIVATION_TYPES
 from shorthaul.conv.problem.machine import AVX2, AVX512, NEON, VectorMachine
 
 KERNEL = PlanarKernel(torch.float32, False, None, AVX2, 3, 4)
 
-HEAD = """\
+HEAD = f"""\
 // Convolution vectorised over the width: any shape, float32, contiguous.
 // Register tile: 3 output channels x 4 vectors of outputs for avx2.
 // Every sum runs over (kernel column, kernel row, channel) in this order, whatever the threads.
@@ -24,7 +24,7 @@ using namespace shorthaul;
 using Value = AsReal;
 using Activation = NoActivation;
 constexpr bool channels_last = false;
-
+{WORKSPACE.emit()}
 constexpr int tile_channels = 3, tile_vectors = 4;
 """
 

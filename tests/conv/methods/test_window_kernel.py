@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from shorthaul.conv.methods.window_kernel import (
+    WORKSPACE,
     WindowKernel,
     emit_panel_widths,
     emit_window_kernel,
@@ -17,7 +18,7 @@ from shorthaul.conv.problem.machine import AVX2, AVX512, NEON
 SHAPE = KernelShape(64, 40, 1, (1, 3, 3), (1, 1, 1), (1, 1, 1))
 KERNEL = WindowKernel(torch.float32, True, "relu", AVX2, 6, 2, SHAPE)
 
-GOLDEN = """\
+GOLDEN = f"""\
 // Convolution by windows packed into strips: 64to40_1x3x3, float32,
 // channels last. Register tile: 6 windows x 16 output channels for avx2.
 // Every sum runs over (kernel column, kernel row, channel) in this order, whatever the threads.
@@ -31,7 +32,7 @@ using namespace shorthaul;
 using Value = AsReal;
 using Activation = Relu;
 constexpr bool channels_last = true;
-
+{WORKSPACE.emit()}
 constexpr int tile_rows = 6, tile_vectors = 2;
 constexpr int64_t panel = tile_vectors * lanes;
 constexpr bool has_prefetch = true;

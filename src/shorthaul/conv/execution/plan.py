@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 
 from shorthaul.conv.layout.weights import WeightLayout
-from shorthaul.conv.methods.base import ConvSchedule, KernelPlan, Method
+from shorthaul.conv.methods.base import ConvSchedule, Method
 from shorthaul.conv.planning.choice import (
     Sizes,
     find_method,
@@ -212,26 +212,13 @@ def _plan(
         planned.task,
         schedule,
         _load(method, planned.kernel),
-        _numbers(planned),
+        torch.tensor(planned.all_numbers(APART_BYTES), dtype=torch.int64, device="cpu"),
         planned.weights,
         planned.thread_bytes,
         threads,
         planned.stretches,
         planned.adds_up,
     )
-
-
-def _numbers(planned: KernelPlan) -> torch.Tensor:
-    """From one thread's workspace to the next, the kernel's other numbers, sizes, and a shape that is none of its
-    constants."""
-    task = planned.task
-    numbers = (
-        planned.thread_bytes + APART_BYTES,
-        *planned.numbers[1:],
-        *task.size_values(),
-        *(() if planned.has_constant_shape else task.shape.values()),
-    )
-    return torch.tensor(numbers, dtype=torch.int64, device="cpu")
 
 
 @functools.cache

@@ -38,7 +38,7 @@ def number_names(own: tuple[str, ...], shape: KernelShape | None) -> tuple[str, 
     return (*own, *SIZE_NAMES, *(SHAPE_NAMES if shape is None else ()))
 
 
-def convolve_function(dtype: torch.dtype, numbers: tuple[str, ...]) -> Function:
+def convolve_function(dtype: torch.dtype) -> Function:
     """`convolve(input, weights, bias, residual, output, workspace, numbers)`."""
     real = sum_dtype(dtype)
     return Function(
@@ -50,13 +50,13 @@ def convolve_function(dtype: torch.dtype, numbers: tuple[str, ...]) -> Function:
             TensorArgument("residual", dtype, is_contiguous=False, is_optional=True),
             TensorArgument("output", dtype, is_written=True, is_contiguous=False),
             TensorArgument("workspace", torch.uint8, is_written=True),
-            TensorArgument("numbers", torch.int64, (len(numbers),)),
+            TensorArgument("numbers", torch.int64),
             ThreadsArgument(),
         ),
     )
 
 
-def sum_windows_function(dtype: torch.dtype, numbers: tuple[str, ...]) -> Function:
+def sum_windows_function(dtype: torch.dtype) -> Function:
     """`sum_windows(input, gradient, weights, workspace, numbers)`; `weights` are packed."""
     return Function(
         "sum_windows",
@@ -65,7 +65,7 @@ def sum_windows_function(dtype: torch.dtype, numbers: tuple[str, ...]) -> Functi
             TensorArgument("gradient", dtype, is_contiguous=False),
             TensorArgument("weights", sum_dtype(dtype), is_written=True),
             TensorArgument("workspace", torch.uint8, is_written=True),
-            TensorArgument("numbers", torch.int64, (len(numbers),)),
+            TensorArgument("numbers", torch.int64),
             ThreadsArgument(),
         ),
     )

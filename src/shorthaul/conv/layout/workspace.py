@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Callable
+from typing import NamedTuple
 
 from shorthaul.conv.problem.geometry import WindowTask
-from shorthaul.conv.problem.machine import this_machine
 
 
 def even_part(total: int, largest: int) -> int:
@@ -25,26 +24,69 @@ def columns_under(task: WindowTask, outputs: int) -> int:
     return (outputs - 1) * task.shape.column_step + reach
 
 
-def carved_bytes(*pieces: int) -> int:
-    """Workspace for the pieces, each from a cache line on; the next thread's begins at one, too.
+# Bytes of what may lie in a workspace, besides sums (`real`) and packed values (`factor`).
+TYPE_BYTES = {
+    "int32_t": 4,
+    "int64_t": 8,
+    "const value*": 8,
+    "Run": 16,
+    "Stretch": 32,
+    "PlanarStretch": 32,
+}
+LINE_BYTES = 64
 
-    A workspace that began in the middle of a line would have every vector of a thread cross two.
 
-    >>> carved_bytes(1, 64, 65)
-    256
+class Carved(NamedTuple):
+    """A thread's workspace: its size, and where each piece begins."""
+
+    thread_bytes: int
+    places: tuple[int, ...]
+
+
+class Workspace:
+    """The pieces of a thread's workspace, by name and C++ type: declared once, for plans and for kernels.
+
+    Each begins at a cache line, and the next thread's workspace does, too: vectors of one that began in the
+    middle of a line would all cross two.
+
+    >>> pieces = Workspace(offsets="int64_t", columns="int32_t")
+    >>> pieces.carve(4, offsets=9, columns=1)
+    Carved(thread_bytes=192, places=(0, 128))
     """
-    return sum(-(-piece // 64) * 64 for piece in pieces)
 
+    def __init__(self, **types: str) -> None:
+        self.types = types
 
-def block_bytes(task: WindowTask, pixels: int, block_columns: int, panel: int) -> int:
-    """Workspace of a block of windows besides its strips, as the kernels carve it; the last line is slack."""
-    value_bytes = task.sum_bytes
-    capacity = pixels + this_machine().lanes(value_bytes)
-    pieces = (
-        capacity * 8, capacity * 8, capacity * panel * value_bytes, columns_under(task, block_columns) * 4,
-        math.prod(task.shape.kernel) * 16, 64,
-    )  # fmt: skip
-    return carved_bytes(*pieces)
+    def carve(
+        self, real_bytes: int, factor_bytes: int = 4, *, slack_bytes: int = 0, **counts: int
+    ) -> Carved:
+        """Where as many values of each piece lie, and `slack_bytes` that vectors may read behind the last."""
+        sizes = {**TYPE_BYTES, "real": real_bytes, "factor": factor_bytes}
+        places, end = [], 0
+        for name, type_name in self.types.items():
+            places.append(end)
+            end += -(-counts[name] * sizes[type_name] // LINE_BYTES) * LINE_BYTES
+        return Carved(end + slack_bytes, tuple(places))
+
+    def emit(self) -> str:
+        """The pieces as pointers, from a thread's memory and the places of the plan."""
+        members = "".join(f"  {kind}* {name};\n" for name, kind in self.types.items())
+        values = ", ".join(
+            f"{name}(reinterpret_cast<{kind}*>(memory + places[{number}]))"
+            for number, (name, kind) in enumerate(self.types.items())
+        )
+        checks = "".join(
+            f"static_assert(sizeof({kind}) == {TYPE_BYTES[kind]});\n"
+            for kind in dict.fromkeys(self.types.values())
+            if kind.isidentifier() and kind in TYPE_BYTES and not kind.endswith("_t")
+        )
+        return f"""\
+// A thread's workspace; its plan says where each piece begins.
+struct Workspace {{
+  using value = Value::value;
+{members}  Workspace(uint8_t* memory, const int64_t* places) : {values} {{}}
+}};
+{checks}"""
 
 
 def find_largest(low: int, high: int, fits: Callable[[int], bool]) -> int:

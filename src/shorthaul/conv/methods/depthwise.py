@@ -18,7 +18,7 @@ from shorthaul.conv.layout.function import (
     sum_windows_function,
 )
 from shorthaul.conv.layout.weights import ChannelPanels
-from shorthaul.conv.layout.workspace import carved_bytes
+from shorthaul.conv.layout.workspace import Carved, Workspace
 from shorthaul.conv.methods.base import ConvSchedule, KernelPlan, Method
 from shorthaul.conv.methods.text import ADD_STRETCHES, emit_preamble, emit_sizes_and_shape
 from shorthaul.conv.problem.geometry import Taps, WindowTask
@@ -29,10 +29,14 @@ from shorthaul.jit import CppSource
 DEPTHWISE_TILE = (6, 2)
 
 
+WORKSPACE = Workspace(rows="const value*", columns="int32_t")
+
+
 class RowNumbers(NamedTuple):
     """The numbers of the depthwise kernel."""
 
     thread_bytes: int
+    places: tuple[int, ...]
 
 
 class RowSumNumbers(NamedTuple):
@@ -41,6 +45,7 @@ class RowSumNumbers(NamedTuple):
     thread_bytes: int
     channel_parts: int
     stretches: int
+    places: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -56,14 +61,15 @@ class DepthwiseKernel:
 
 def emit_depthwise_kernel(kernel: DepthwiseKernel) -> CppSource:
     """The kernel `convolve(input, weights, bias, residual, output, workspace, ...)`."""
-    names = number_names(RowNumbers._fields, None)
-    function = convolve_function(kernel.dtype, names)
+    names = number_names(RowNumbers._fields[:-1], None)
+    function = convolve_function(kernel.dtype)
     preamble = emit_preamble(
         kernel.dtype,
         kernel.machine,
         True,
         kernel.activation,
         ("jit/include/parallel", "conv/methods/depthwise_row"),
+        workspace=WORKSPACE,
     )
     dtype = str(kernel.dtype).removeprefix("torch.")
     text = f"""\
@@ -82,14 +88,15 @@ constexpr int tile_pixels = {kernel.rows}, tile_vectors = {kernel.vectors};
 
 def emit_depthwise_gradient(kernel: DepthwiseKernel) -> CppSource:
     """The kernel `sum_windows(input, gradient, weights, workspace, ...)`; `weights` are packed."""
-    names = number_names(RowSumNumbers._fields, None)
-    function = sum_windows_function(kernel.dtype, names)
+    names = number_names(RowSumNumbers._fields[:-1], None)
+    function = sum_windows_function(kernel.dtype)
     preamble = emit_preamble(
         kernel.dtype,
         kernel.machine,
         True,
         None,
         ("jit/include/parallel", "conv/methods/depthwise_row"),
+        workspace=WORKSPACE,
     )
     dtype = str(kernel.dtype).removeprefix("torch.")
     text = f"""\
@@ -113,7 +120,7 @@ _GRADIENT_LOOPS = f"""\
 
   // A task is a stretch of the output rows, for some channels.
   on_each_thread(threads < tasks ? threads : tasks, [&](int64_t thread, int64_t team) {{
-    DepthwiseRow<Value> windows(workspace + thread * thread_bytes, shape, sizes);
+    DepthwiseRow<Value> windows(Workspace(workspace + thread * thread_bytes, places), shape, sizes);
     for (int64_t task = tasks * thread / team; task < tasks * (thread + 1) / team; ++task) {{
       const int64_t part = task % channel_parts, stretch = task / channel_parts;
       const int64_t begin = blocks * part / channel_parts * block, stop = blocks * (part + 1) / channel_parts * block;
@@ -159,7 +166,7 @@ _LOOPS = """\
   const bool is_plain = residual == nullptr && std::is_same_v<Activation, NoActivation>;
   // Threads own output rows.
   on_each_thread(threads < sizes.rows() ? threads : sizes.rows(), [&](int64_t thread, int64_t team) {
-    DepthwiseRow<Value> windows(workspace + thread * thread_bytes, shape, sizes);
+    DepthwiseRow<Value> windows(Workspace(workspace + thread * thread_bytes, places), shape, sizes);
     for (int64_t each = sizes.rows() * thread / team; each < sizes.rows() * (thread + 1) / team; ++each) {
       const OutputRow row(each, sizes);
       windows.find_rows(input, row);
@@ -206,12 +213,12 @@ _LOOPS = """\
 """
 
 
-def plan_rows(task: WindowTask) -> int:
-    """Bytes of one thread's workspace for the depthwise kernel: row pointers and a column map."""
+def plan_rows(task: WindowTask) -> Carved:
+    """One thread's workspace for the depthwise kernel: row pointers and a column map."""
     window_rows = task.shape.kernel[0] * task.shape.kernel[1]
     columns = (task.out_sizes[2] - 1) * task.shape.stride[2]
     columns += (task.shape.kernel[2] - 1) * task.shape.dilation[2] + 1
-    return carved_bytes(window_rows * 8, columns * 4)
+    return WORKSPACE.carve(task.sum_bytes, rows=window_rows, columns=columns)
 
 
 def is_channelwise(task: WindowTask) -> bool:
@@ -245,7 +252,7 @@ class Depthwise(Method):
             task.dtype, task.activation, this_machine(), schedule.rows, schedule.vectors
         )
         weights = channel_panels(task, taps)
-        return KernelPlan(task, kernel, RowNumbers(plan_rows(task)), weights, False)
+        return KernelPlan(task, kernel, RowNumbers(*plan_rows(task)), weights, False)
 
 
 def channel_panels(task: WindowTask, taps: Taps | None) -> ChannelPanels:

@@ -20,13 +20,14 @@ struct DepthwiseRow {
   Columns columns;
   const int64_t channels, padded_channels;
 
-  DepthwiseRow(uint8_t* memory, const Shape& shape, const Sizes& sizes)
+  template <class Workspace>
+  DepthwiseRow(const Workspace& at, const Shape& shape, const Sizes& sizes)
       : shape(shape),
         sizes(sizes),
-        rows(reinterpret_cast<const value**>(memory)),
+        rows(at.rows),
         channels(shape.groups),
         padded_channels((shape.groups + lanes - 1) / lanes * lanes) {
-    columns.source = reinterpret_cast<int32_t*>(memory + (shape.window_rows() * sizeof(value*) + 63) / 64 * 64);
+    columns.source = at.columns;
     columns.count = (sizes.out_w - 1) * shape.stride_w + (shape.kernel_w - 1) * shape.dilation_w + 1;
     for (int64_t column = 0; column < columns.count; ++column) {
       columns.source[column] =

@@ -29,26 +29,20 @@ struct GradientBlock {
   Columns columns;
   int64_t pixels = 0;
 
-  // Carves one thread's workspace; the plan in Python adds up the same sizes.
-  GradientBlock(uint8_t* memory, int64_t panel, int64_t block_rows, int64_t block_columns,
-                int64_t first_channel, int64_t channels, const Shape& shape)
+  template <class Workspace>
+  GradientBlock(const Workspace& at, int64_t block_rows, int64_t block_columns, int64_t first_channel, int64_t channels,
+                const Shape& shape)
       : block_rows(block_rows),
         block_columns(block_columns),
         first_channel(first_channel),
         channels(channels),
-        pitch(odd_lines(shape.window_rows() * channels)) {
-    const int64_t capacity = block_rows * block_columns + lanes;
-    const auto take = [&](int64_t bytes) {
-      uint8_t* taken = memory;
-      memory += (bytes + 63) / 64 * 64;
-      return taken;
-    };
-    window_offsets = reinterpret_cast<int64_t*>(take(capacity * sizeof(int64_t)));
-    output_offsets = reinterpret_cast<int64_t*>(take(capacity * sizeof(int64_t)));
-    gradient_offsets = reinterpret_cast<int64_t*>(take(capacity * sizeof(int64_t)));
-    gradients = reinterpret_cast<real*>(take(capacity * panel * sizeof(real)));
-    columns.source = reinterpret_cast<int32_t*>(take(shape.columns(block_columns) * sizeof(int32_t)));
-    strips = reinterpret_cast<real*>(memory);
+        pitch(odd_lines(shape.window_rows() * channels)),
+        strips(at.strips),
+        gradients(at.gradients),
+        window_offsets(at.window_offsets),
+        output_offsets(at.output_offsets),
+        gradient_offsets(at.gradient_offsets) {
+    columns.source = at.columns;
   }
 
   // Whether the values of 1x1 windows are read where they lie: none in padding, and not so far apart that

@@ -15,7 +15,7 @@ import torch
 
 from shorthaul.conv.layout.function import convolve_function, number_names, sum_dtype
 from shorthaul.conv.layout.weights import WeightLayout, WeightView, forward_view
-from shorthaul.conv.layout.workspace import carved_bytes
+from shorthaul.conv.layout.workspace import Carved, Workspace
 from shorthaul.conv.methods.base import ConvSchedule, KernelPlan, Method
 from shorthaul.conv.methods.sliding import SLIDING_FLOPS
 from shorthaul.conv.methods.sweep import prefers_sweep
@@ -28,10 +28,14 @@ from shorthaul.jit import CppSource
 GROUPED_PIXELS = 8
 
 
+WORKSPACE = Workspace(lines="const value*", taps="int64_t", columns="int64_t")
+
+
 class GroupedNumbers(NamedTuple):
     """The kernel's own numbers."""
 
     thread_bytes: int
+    places: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -47,14 +51,15 @@ class GroupedKernel:
 
 def emit_grouped_kernel(kernel: GroupedKernel) -> CppSource:
     """The kernel `convolve(input, weights, bias, residual, output, workspace, numbers)`."""
-    names = number_names(GroupedNumbers._fields, kernel.shape)
-    function = convolve_function(kernel.dtype, names)
+    names = number_names(GroupedNumbers._fields[:-1], kernel.shape)
+    function = convolve_function(kernel.dtype)
     preamble = emit_preamble(
         kernel.dtype,
         kernel.machine,
         True,
         kernel.activation,
         ("jit/include/parallel", "conv/methods/grouped_row"),
+        workspace=WORKSPACE,
     )
     shape, dtype = kernel.shape, str(kernel.dtype).removeprefix("torch.")
     text = f"""\
@@ -77,7 +82,7 @@ _LOOPS = """\
   const Span inside = inner_outputs(in_w, (shape.kernel_w - 1) * shape.dilation_w + 1, row_stride, padding_w);
   // Threads own output rows.
   on_each_thread(threads < sizes.rows() ? threads : sizes.rows(), [&](int64_t thread, int64_t team) {
-    GroupedRow<Value, Activation, per_group, channels, row_stride> windows(workspace + thread * thread_bytes, shape, sizes);
+    GroupedRow<Value, Activation, per_group, channels, row_stride> windows(Workspace(workspace + thread * thread_bytes, places), shape, sizes);
     for (int64_t each = sizes.rows() * thread / team; each < sizes.rows() * (thread + 1) / team; ++each) {
       const OutputRow row(each, sizes);
       windows.find_rows(input, row);
@@ -106,12 +111,12 @@ _LOOPS = """\
 """
 
 
-def plan_groups(task: WindowTask) -> int:
-    """Bytes of one thread's workspace for the grouped kernel: lines, taps and a column map."""
+def plan_groups(task: WindowTask) -> Carved:
+    """One thread's workspace for the grouped kernel: lines, taps and a column map."""
     columns = (task.out_sizes[2] - 1) * task.shape.stride[2]
     columns += (task.shape.kernel[2] - 1) * task.shape.dilation[2] + 1
-    values = 2 * task.shape.kernel[0] * task.shape.kernel[1] + columns
-    return carved_bytes(values * 8)
+    rows = task.shape.window_rows
+    return WORKSPACE.carve(task.sum_bytes, lines=rows, taps=rows, columns=columns)
 
 
 def can_group(task: WindowTask) -> bool:
@@ -173,4 +178,4 @@ class Grouped(Method):
         kernel = GroupedKernel(task.dtype, task.activation, machine, schedule.rows, task.shape)
         lanes = machine.lanes(task.sum_bytes)
         weights = GroupVectors(task.shape, sum_dtype(task.dtype), lanes, lanes)
-        return KernelPlan(task, kernel, GroupedNumbers(plan_groups(task)), weights, True)
+        return KernelPlan(task, kernel, GroupedNumbers(*plan_groups(task)), weights, True)

@@ -32,12 +32,13 @@ struct GroupedRow {
   int64_t* columns;     // offset of the image column under each window column; -1 for zeros
   int64_t present = 0;
 
-  GroupedRow(uint8_t* memory, const Shape& shape, const Sizes& sizes)
+  template <class Workspace>
+  GroupedRow(const Workspace& at, const Shape& shape, const Sizes& sizes)
       : shape(shape),
         sizes(sizes),
-        lines(reinterpret_cast<const value**>(memory)),
-        taps(reinterpret_cast<int64_t*>(memory) + shape.window_rows()),
-        columns(reinterpret_cast<int64_t*>(memory) + 2 * shape.window_rows()) {
+        lines(at.lines),
+        taps(at.taps),
+        columns(at.columns) {
     const int64_t count = (sizes.out_w - 1) * stride_w + (shape.kernel_w - 1) * shape.dilation_w + 1;
     for (int64_t column = 0; column < count; ++column) {
       const int64_t source = source_index(column - sizes.padding_w, sizes.in_w, sizes.padding_mode);

@@ -15,7 +15,7 @@ import torch
 
 from shorthaul.conv.layout.function import convolve_function, number_names, sum_dtype
 from shorthaul.conv.layout.weights import WeightLayout
-from shorthaul.conv.layout.workspace import carved_bytes, even_part
+from shorthaul.conv.layout.workspace import LINE_BYTES, Workspace, even_part
 from shorthaul.conv.methods.base import SPECIALISED_FLOPS, ConvSchedule, KernelPlan, Method
 from shorthaul.conv.methods.text import emit_preamble, emit_sizes_and_shape
 from shorthaul.conv.methods.window import has_vector_groups
@@ -32,12 +32,21 @@ SHORT_WINDOW = 128
 _PLANAR_TILES = {1: (1, 12), 2: (2, 6), 3: (3, 4)}
 
 
+WORKSPACE = Workspace(
+    tap_offsets="int64_t",
+    column_sources="int32_t",
+    stretches="PlanarStretch",
+    planes="real",
+)
+
+
 class PlanarNumbers(NamedTuple):
     """The kernel's own numbers."""
 
     thread_bytes: int
     block_rows: int
     block_columns: int
+    places: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -54,14 +63,15 @@ class PlanarKernel:
 
 def emit_planar_kernel(kernel: PlanarKernel) -> CppSource:
     """The kernel `convolve(input, weights, bias, residual, output, workspace, ...)`."""
-    names = number_names(PlanarNumbers._fields, None)
-    function = convolve_function(kernel.dtype, names)
+    names = number_names(PlanarNumbers._fields[:-1], None)
+    function = convolve_function(kernel.dtype)
     preamble = emit_preamble(
         kernel.dtype,
         kernel.machine,
         kernel.channels_last,
         kernel.activation,
         ("jit/include/parallel", "conv/methods/planar_block"),
+        workspace=WORKSPACE,
     )
     dtype = str(kernel.dtype).removeprefix("torch.")
     layout = "channels_last" if kernel.channels_last else "contiguous"
@@ -91,7 +101,7 @@ _LOOPS = """\
 
   // A task is a block of output rows of one image, for one group.
   on_each_thread(threads < tasks ? threads : tasks, [&](int64_t thread, int64_t team) {
-    PlanarBlock<Value, channels_last> block(workspace + thread * thread_bytes, block_rows, block_columns, shape);
+    PlanarBlock<Value, channels_last> block(Workspace(workspace + thread * thread_bytes, places), block_rows, block_columns, shape);
     for (int64_t task = tasks * thread / team; task < tasks * (thread + 1) / team; ++task) {
       const GroupTask at = find_group_task<channels_last>(task, tasks / batch, shape.groups);
       const int64_t group = at.group, where = at.place;
@@ -221,14 +231,15 @@ def plan_planes(task: WindowTask, schedule: ConvSchedule, threads: int) -> Plana
     if threads > 1 and -(-height // rows) < wanted:
         rows = even_part(height, max(min(rows, 4), -(-height // wanted)))
     pitch = -(-columns // lanes) * lanes + (reach - 1) // shape.stride[2] + lanes
-    pieces = (
-        shape.kernel[0] * shape.kernel[1] * shape.kernel[2] * 8,
-        phases * pitch * 4,
-        phases * 32,
-        planes_bytes(rows, columns),
-        64,
+    carved = WORKSPACE.carve(
+        value_bytes,
+        slack_bytes=LINE_BYTES,
+        tap_offsets=math.prod(shape.kernel),
+        column_sources=phases * pitch,
+        stretches=phases,
+        planes=planes_bytes(rows, columns) // value_bytes,
     )
-    return PlanarNumbers(carved_bytes(*pieces), rows, columns)
+    return PlanarNumbers(carved.thread_bytes, rows, columns, carved.places)
 
 
 def prefers_planes(task: WindowTask, lanes: int) -> bool:

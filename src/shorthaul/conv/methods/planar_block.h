@@ -45,21 +45,16 @@ struct PlanarBlock {
   int64_t image = 0, depth = 0, first_row = 0, rows = 0, first_column = 0, columns = 0;
   int64_t mapped_block = -1;
 
-  // Carves one thread's workspace; the plan in Python adds up the same sizes.
-  PlanarBlock(uint8_t* memory, int64_t block_rows, int64_t block_columns, const Shape& shape)
+  template <class Workspace>
+  PlanarBlock(const Workspace& at, int64_t block_rows, int64_t block_columns, const Shape& shape)
       : layout(block_rows, block_columns, shape),
         block_rows(block_rows),
-        block_columns(block_columns) {
-    const auto take = [&](int64_t bytes) {
-      uint8_t* taken = memory;
-      memory += (bytes + 63) / 64 * 64;
-      return taken;
-    };
+        block_columns(block_columns),
+        tap_offsets(at.tap_offsets),
+        column_sources(at.column_sources),
+        stretches(at.stretches),
+        planes(at.planes) {
     const int64_t taps = shape.window_rows() * shape.kernel_w;
-    tap_offsets = reinterpret_cast<int64_t*>(take(taps * sizeof(int64_t)));
-    column_sources = reinterpret_cast<int32_t*>(take(layout.phases * layout.pitch * sizeof(int32_t)));
-    stretches = reinterpret_cast<PlanarStretch*>(take(layout.phases * sizeof(PlanarStretch)));
-    planes = reinterpret_cast<real*>(memory);
     for (int64_t tap = 0; tap < taps; ++tap) {
       const int64_t column = tap / shape.window_rows() * shape.dilation_w;
       const int64_t row = tap % shape.window_rows();

@@ -15,7 +15,7 @@ import torch
 
 from shorthaul.conv.layout.function import convolve_function, number_names, sum_dtype
 from shorthaul.conv.layout.weights import WeightLayout
-from shorthaul.conv.layout.workspace import carved_bytes, even_part
+from shorthaul.conv.layout.workspace import Workspace, even_part
 from shorthaul.conv.methods.base import ConvSchedule, KernelPlan, Method
 from shorthaul.conv.methods.depthwise import channel_panels
 from shorthaul.conv.methods.text import emit_preamble, emit_sizes_and_shape
@@ -29,11 +29,16 @@ SLIDING_FLOPS = 1_000_000
 SLIDING_BYTES = 20 * 1024
 
 
+PIXEL_WORKSPACE = Workspace(columns="int64_t")
+PLANE_WORKSPACE = Workspace(columns="int32_t", column_places="int32_t", band="real")
+
+
 class SlidingNumbers(NamedTuple):
     """The kernel's own numbers."""
 
     thread_bytes: int
     block_rows: int
+    places: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -54,14 +59,15 @@ class SlidingKernel:
 
 def emit_sliding_kernel(kernel: SlidingKernel) -> CppSource:
     """The kernel `convolve(input, weights, bias, residual, output, workspace, numbers)`."""
-    names = number_names(SlidingNumbers._fields, None)
-    function = convolve_function(kernel.dtype, names)
+    names = number_names(SlidingNumbers._fields[:-1], None)
+    function = convolve_function(kernel.dtype)
     preamble = emit_preamble(
         kernel.dtype,
         kernel.machine,
         kernel.channels_last,
         kernel.activation,
         ("jit/include/parallel", "conv/methods/sliding_tile"),
+        workspace=PIXEL_WORKSPACE if kernel.channels_last else PLANE_WORKSPACE,
     )
     dtype = str(kernel.dtype).removeprefix("torch.")
     layout = "channels_last" if kernel.channels_last else "contiguous"
@@ -85,7 +91,7 @@ _PIXEL_LOOPS = """\
   using Windows = SlidingPixels<Value, Activation, tile_pixels, kernel_rows, row_stride>;
   // Threads own output rows.
   on_each_thread(threads < sizes.rows() ? threads : sizes.rows(), [&](int64_t thread, int64_t team) {
-    Windows windows(workspace + thread * thread_bytes, shape, sizes);
+    Windows windows(Workspace(workspace + thread * thread_bytes, places), shape, sizes);
     const int64_t end = sizes.rows() * (thread + 1) / team;
     for (int64_t row = sizes.rows() * thread / team; row < end;) {
       const int64_t plane = row / out_h, first = row % out_h;
@@ -107,7 +113,7 @@ _PLANE_LOOPS = """\
   const int64_t tasks = batch * shape.groups * out_d * row_blocks;
   // A task is a block of output rows of one channel of one image.
   on_each_thread(threads < tasks ? threads : tasks, [&](int64_t thread, int64_t team) {
-    Windows windows(workspace + thread * thread_bytes, rows_under(int(block_rows), kernel_rows, row_stride), shape, sizes);
+    Windows windows(Workspace(workspace + thread * thread_bytes, places), rows_under(int(block_rows), kernel_rows, row_stride), shape, sizes);
     for (int64_t task = tasks * thread / team; task < tasks * (thread + 1) / team; ++task) {
       const Span rows = even_part(out_h, block_rows, task % row_blocks);
       const int64_t first = rows.begin, count = rows.end - rows.begin, depth = task / row_blocks % out_d;
@@ -136,7 +142,8 @@ def plan_sliding(task: WindowTask, schedule: ConvSchedule) -> SlidingNumbers:
     columns = (task.out_sizes[2] - 1) * shape.stride[2] + reach
     height = task.out_sizes[1]
     if task.channels_last:
-        return SlidingNumbers(carved_bytes(columns * 8), height)
+        carved = PIXEL_WORKSPACE.carve(value_bytes, columns=columns)
+        return SlidingNumbers(carved.thread_bytes, height, carved.places)
     lanes = this_machine().lanes(value_bytes)
     pitch = -(-task.out_sizes[2] // lanes) + (reach - 1) // shape.stride[2] // lanes + 1
     row_bytes = shape.stride[2] * pitch * lanes * value_bytes
@@ -150,7 +157,13 @@ def plan_sliding(task: WindowTask, schedule: ConvSchedule) -> SlidingNumbers:
         if band_bytes(rows) <= (schedule.strip_bytes or SLIDING_BYTES)
     ]
     block_rows = even_part(height, max(fitting, default=min(8, height)))
-    return SlidingNumbers(carved_bytes(columns * 8, band_bytes(block_rows)), block_rows)
+    carved = PLANE_WORKSPACE.carve(
+        value_bytes,
+        columns=columns,
+        column_places=columns,
+        band=band_bytes(block_rows) // value_bytes,
+    )
+    return SlidingNumbers(carved.thread_bytes, block_rows, carved.places)
 
 
 def choose_sliding_tile(task: WindowTask) -> tuple[int, int]:

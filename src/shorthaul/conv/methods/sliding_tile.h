@@ -56,12 +56,13 @@ struct SlidingPixels {
   int64_t* columns;  // offset of the image column under each window column; -1 for zeros
   const value* lines[32];
 
-  SlidingPixels(uint8_t* memory, const Shape& shape, const Sizes& sizes)
+  template <class Workspace>
+  SlidingPixels(const Workspace& at, const Shape& shape, const Sizes& sizes)
       : shape(shape),
         sizes(sizes),
         channels(shape.groups),
         padded_channels((shape.groups + lanes - 1) / lanes * lanes),
-        columns(reinterpret_cast<int64_t*>(memory)) {
+        columns(at.columns) {
     const int64_t count = (sizes.out_w - 1) * shape.stride_w + (shape.kernel_w - 1) * shape.dilation_w + 1;
     for (int64_t column = 0; column < count; ++column) {
       const int64_t source = source_index(column - sizes.padding_w, sizes.in_w, sizes.padding_mode);
@@ -180,15 +181,13 @@ struct SlidingPlane {
   int32_t* places;   // where each window column lies in a packed row
   real* band;
 
-  SlidingPlane(uint8_t* memory, int64_t band_rows, const Shape& shape, const Sizes& sizes)
-      : shape(shape), sizes(sizes) {
+  template <class Workspace>
+  SlidingPlane(const Workspace& at, int64_t band_rows, const Shape& shape, const Sizes& sizes)
+      : shape(shape), sizes(sizes), columns(at.columns), places(at.column_places), band(at.band) {
     const int64_t reach = (shape.kernel_w - 1) * shape.dilation_w + 1;
     count = (sizes.out_w - 1) * shape.stride_w + reach;
     phases = shape.stride_w;
     pitch = ((sizes.out_w + lanes - 1) / lanes + (reach - 1) / shape.stride_w / lanes + 1) * lanes;
-    columns = reinterpret_cast<int32_t*>(memory);
-    places = columns + count;
-    band = reinterpret_cast<real*>(memory + (2 * count * sizeof(int32_t) + 63) / 64 * 64);
     for (int64_t column = 0; column < count; ++column) {
       columns[column] = int32_t(source_index(column - sizes.padding_w, sizes.in_w, sizes.padding_mode));
       places[column] = int32_t(column % phases * pitch + column / phases);

@@ -17,7 +17,7 @@ import torch
 from shorthaul.conv.layout.function import convolve_function, number_names, sum_dtype
 from shorthaul.conv.layout.weights import BundledPanels
 from shorthaul.conv.layout.workspace import (
-    carved_bytes,
+    Workspace,
     columns_under,
     even_part,
     find_largest,
@@ -36,6 +36,9 @@ SWEEP_COLUMNS = 5
 SWEEP_BYTES = 72 * 1024
 
 
+WORKSPACE = Workspace(columns="int32_t", offsets="int64_t", stage="real", packed="real")
+
+
 class SweepNumbers(NamedTuple):
     """The kernel's own numbers."""
 
@@ -43,6 +46,7 @@ class SweepNumbers(NamedTuple):
     block_rows: int
     block_columns: int
     block_bundles: int
+    places: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -60,14 +64,15 @@ class SweepKernel:
 
 def emit_sweep_kernel(kernel: SweepKernel) -> CppSource:
     """The kernel `convolve(input, weights, bias, residual, output, workspace, numbers)`."""
-    names = number_names(SweepNumbers._fields, kernel.shape)
-    function = convolve_function(kernel.dtype, names)
+    names = number_names(SweepNumbers._fields[:-1], kernel.shape)
+    function = convolve_function(kernel.dtype)
     preamble = emit_preamble(
         kernel.dtype,
         kernel.machine,
         kernel.channels_last,
         kernel.activation,
         ("jit/include/parallel", "conv/methods/sweep_block"),
+        workspace=WORKSPACE,
     )
     shape, dtype = kernel.shape, str(kernel.dtype).removeprefix("torch.")
     lanes = kernel.machine.lanes(sum_dtype(kernel.dtype).itemsize)
@@ -104,7 +109,7 @@ _LOOPS = """\
 
   // A task is a block of outputs of a few bundles of groups of one image.
   on_each_thread(threads < tasks ? threads : tasks, [&](int64_t thread, int64_t team) {
-    Block block(workspace + thread * thread_bytes, tile_rows, block_columns, shape, sizes);
+    Block block(Workspace(workspace + thread * thread_bytes, places), block_columns, shape, sizes);
     for (int64_t task = tasks * thread / team; task < tasks * (thread + 1) / team; ++task) {
       const GroupTask at = find_group_task<channels_last>(task, tasks / batch, bundle_blocks);
       const int64_t place = at.place, row_block = place / column_blocks;
@@ -170,11 +175,14 @@ def plan_sweep(task: WindowTask, schedule: ConvSchedule, threads: int) -> SweepN
     others *= -(-shape.groups // count_bundled(task) // bundles_together(task))
     rows = share_rows(height, even_part(height, most), most, others, 1, threads)
     lanes = sweep_machine(task).lanes(value_bytes)
-    pieces = (
-        columns_under(task, columns) * 4, columns * 8, columns * schedule.rows * lanes * value_bytes,
-        packed_bytes(rows, columns),
-    )  # fmt: skip
-    return SweepNumbers(carved_bytes(*pieces), rows, columns, bundles_together(task))
+    carved = WORKSPACE.carve(
+        value_bytes,
+        columns=columns_under(task, columns),
+        offsets=columns,
+        stage=columns * schedule.rows * lanes,
+        packed=packed_bytes(rows, columns) // value_bytes,
+    )
+    return SweepNumbers(carved.thread_bytes, rows, columns, bundles_together(task), carved.places)
 
 
 def can_sweep(task: WindowTask) -> bool:

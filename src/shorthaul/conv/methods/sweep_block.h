@@ -124,18 +124,11 @@ struct SweepBlock {
   int64_t mapped_block = -1;
   OutputRow first_row;
 
-  // Carves one thread's workspace; `plan_sweep` in Python adds up the same sizes.
-  SweepBlock(uint8_t* memory, int64_t tile_rows, int64_t block_columns, const Shape& shape, const Sizes& sizes)
-      : shape(shape), sizes(sizes), block_columns(block_columns), first_row(0, sizes) {
-    const auto take = [&](int64_t bytes) {
-      uint8_t* taken = memory;
-      memory += (bytes + 63) / 64 * 64;
-      return taken;
-    };
-    columns.source = reinterpret_cast<int32_t*>(take(shape.columns(block_columns) * sizeof(int32_t)));
-    offsets = reinterpret_cast<int64_t*>(take(block_columns * sizeof(int64_t)));
-    stage = reinterpret_cast<real*>(take(block_columns * tile_rows * lanes * sizeof(real)));
-    packed = reinterpret_cast<real*>(memory);
+  template <class Workspace>
+  SweepBlock(const Workspace& at, int64_t block_columns, const Shape& shape, const Sizes& sizes)
+      : shape(shape), sizes(sizes), block_columns(block_columns), offsets(at.offsets), stage(at.stage), packed(at.packed),
+        first_row(0, sizes) {
+    columns.source = at.columns;
     for (int64_t column = 0; column < block_columns; ++column) offsets[column] = column * pixel_step();
   }
 

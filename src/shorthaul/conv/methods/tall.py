@@ -15,7 +15,7 @@ import torch
 
 from shorthaul.conv.layout.function import convolve_function, number_names, sum_dtype
 from shorthaul.conv.layout.weights import ChannelPanels
-from shorthaul.conv.layout.workspace import carved_bytes, columns_under, even_part, share_rows
+from shorthaul.conv.layout.workspace import Workspace, columns_under, even_part, share_rows
 from shorthaul.conv.methods.base import ConvSchedule, KernelPlan, Method
 from shorthaul.conv.methods.text import emit_preamble, emit_sizes_and_shape
 from shorthaul.conv.problem.geometry import Taps, WindowTask
@@ -28,12 +28,16 @@ TALL_ROWS = 8
 TALL_BYTES = 512 * 1024
 
 
+WORKSPACE = Workspace(columns="int32_t", offsets="int64_t", stage="real", band="real")
+
+
 class TallNumbers(NamedTuple):
     """The kernel's own numbers."""
 
     thread_bytes: int
     block_rows: int
     block_columns: int
+    places: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -50,14 +54,15 @@ class TallKernel:
 
 def emit_tall_kernel(kernel: TallKernel) -> CppSource:
     """The kernel `convolve(input, weights, bias, residual, output, workspace, numbers)`."""
-    names = number_names(TallNumbers._fields, None)
-    function = convolve_function(kernel.dtype, names)
+    names = number_names(TallNumbers._fields[:-1], None)
+    function = convolve_function(kernel.dtype)
     preamble = emit_preamble(
         kernel.dtype,
         kernel.machine,
         kernel.channels_last,
         kernel.activation,
         ("jit/include/parallel", "conv/methods/tall_block"),
+        workspace=WORKSPACE,
     )
     dtype = str(kernel.dtype).removeprefix("torch.")
     layout = "channels_last" if kernel.channels_last else "contiguous"
@@ -83,7 +88,7 @@ _LOOPS = """\
   // A task is a block of outputs of one vector of channels of one image.
   on_each_thread(threads < tasks ? threads : tasks, [&](int64_t thread, int64_t team) {
     TallBlock<Value, Activation, channels_last, tile_rows, tile_pixels> block(
-        workspace + thread * thread_bytes, block_columns, shape, sizes);
+        Workspace(workspace + thread * thread_bytes, places), block_columns, shape, sizes);
     for (int64_t task = tasks * thread / team; task < tasks * (thread + 1) / team; ++task) {
       // Vectors of channels share pages, and pairs of cache lines: they follow each other.
       const int64_t vector = task % vectors, place = task / vectors, row_block = place / column_blocks;
@@ -128,11 +133,14 @@ def plan_tall(task: WindowTask, schedule: ConvSchedule, threads: int) -> TallNum
     # A block per thread, as long as it still fills a tile.
     wanted = min(most, max(schedule.rows, -(-height // -(-threads // others))))
     rows = share_rows(height, wanted, most, others, 1, threads)
-    pieces = (
-        columns_under(task, columns) * 4, columns * 8, schedule.rows * columns * vector_bytes,
-        (rows + above) * row_bytes(columns),
-    )  # fmt: skip
-    return TallNumbers(carved_bytes(*pieces), rows, columns)
+    carved = WORKSPACE.carve(
+        task.sum_bytes,
+        columns=columns_under(task, columns),
+        offsets=columns,
+        stage=schedule.rows * columns * lanes,
+        band=(rows + above) * row_bytes(columns) // task.sum_bytes,
+    )
+    return TallNumbers(carved.thread_bytes, rows, columns, carved.places)
 
 
 def tall_schedule() -> ConvSchedule:

@@ -111,17 +111,11 @@ struct TallBlock {
   Span rows, width;  // of the outputs
   Span inside;       // the band's rows that are more than zeros
 
-  TallBlock(uint8_t* memory, int64_t block_columns, const Shape& shape, const Sizes& sizes) : shape(shape), sizes(sizes) {
-    const auto carve = [&](int64_t bytes) {
-      uint8_t* const piece = memory;
-      memory += (bytes + 63) / 64 * 64;
-      return piece;
-    };
+  template <class Workspace>
+  TallBlock(const Workspace& at, int64_t block_columns, const Shape& shape, const Sizes& sizes)
+      : shape(shape), sizes(sizes), offsets(at.offsets), stage(at.stage), band(at.band) {
+    columns.source = at.columns;
     const int64_t count = shape.columns(block_columns), line = 64 / sizeof(real);
-    columns.source = reinterpret_cast<int32_t*>(carve(count * sizeof(int32_t)));
-    offsets = reinterpret_cast<int64_t*>(carve(block_columns * sizeof(int64_t)));
-    stage = reinterpret_cast<real*>(carve(tile_rows * block_columns * lanes * sizeof(real)));
-    band = reinterpret_cast<real*>(memory);
     // An odd number of cache lines: the rows of a column spread over all sets of the first-level cache.
     pitch = ((count * lanes + line - 1) / line | 1) * line;
   }

@@ -36,14 +36,11 @@ struct TapClasses {
   int64_t outputs = 0, kernel_height = 0;  // columns of the block, rows of the kernel
   bool is_used = false;  // for all blocks of a call or none, so that no result depends on the blocks
 
-  // Carves its part of a workspace; `plan_blocks` in Python adds up the same sizes.
-  template <class Take>
-  void carve(bool skips_padding, int64_t block_rows, int64_t block_columns, const Take& take) {
+  template <class Workspace>
+  void take(bool skips_padding, const Workspace& at) {
     is_used = skips_padding;
-    sorted_rows = reinterpret_cast<int64_t*>(take(block_rows * sizeof(int64_t)));
-    row_places = reinterpret_cast<int64_t*>(take(block_rows * sizeof(int64_t)));
-    rows = reinterpret_cast<Stretch*>(take(block_rows * sizeof(Stretch)));
-    columns = reinterpret_cast<Stretch*>(take(block_columns * sizeof(Stretch)));
+    sorted_rows = at.sorted_rows, row_places = at.row_places;
+    rows = at.row_stretches, columns = at.column_stretches;
   }
 
   // The classes of a block; all its pixels are one where none are used.

@@ -9,6 +9,7 @@ from __future__ import annotations
 import torch
 
 from shorthaul.conv.layout.function import SHAPE_NAMES, SIZE_NAMES, sum_dtype
+from shorthaul.conv.layout.workspace import Workspace
 from shorthaul.conv.problem.geometry import KernelShape
 from shorthaul.conv.problem.machine import VectorMachine
 
@@ -39,6 +40,7 @@ def emit_preamble(
     headers: tuple[str, ...],
     *,
     has_pairs: bool = False,
+    workspace: Workspace | None = None,
 ) -> str:
     """The types that the rest of a kernel's text is written in."""
     real = "double" if dtype == torch.float64 else "float"
@@ -53,7 +55,7 @@ using namespace shorthaul;
 using Value = {STORAGE[dtype]};
 using Activation = {ACTIVATION_TYPES[activation]};
 constexpr bool channels_last = {str(channels_last).lower()};
-"""
+{"" if workspace is None else workspace.emit()}"""
 
 
 def emit_numbers(names: tuple[str, ...]) -> str:
@@ -68,6 +70,7 @@ def emit_sizes_and_shape(names: tuple[str, ...], shape: KernelShape | None) -> s
     kind = "const" if shape is None else "constexpr"
     return f"""\
   {emit_numbers(names)}
+  [[maybe_unused]] const int64_t* const places = numbers + {len(names)};
   {kind} Shape shape{{{", ".join(values)}}};
   const Sizes sizes{{{", ".join(SIZE_NAMES)}}};"""
 

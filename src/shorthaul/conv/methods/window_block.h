@@ -61,28 +61,14 @@ struct WindowBlock {
   const factor* windows = nullptr;
   int64_t pixels = 0, row_pixels = 0;  // of the block, and of each of its output rows
 
-  // Carves one thread's workspace; `plan_blocks` in Python adds up the same sizes.
-  WindowBlock(uint8_t* memory, int64_t panel, int64_t block_rows, int64_t block_columns, bool skips_padding,
-              const Shape& shape, const Sizes& sizes)
-      : block_rows(block_rows), block_columns(block_columns) {
-    const int64_t capacity = block_rows * block_columns + lanes;
-    const auto take = [&](int64_t bytes) {
-      uint8_t* taken = memory;
-      memory += round_up(bytes, 64);
-      return taken;
-    };
-    window_offsets = reinterpret_cast<int64_t*>(take(capacity * sizeof(int64_t)));
-    output_offsets = reinterpret_cast<int64_t*>(take(capacity * sizeof(int64_t)));
-    stage = reinterpret_cast<real*>(take(capacity * panel * sizeof(real)));
-    columns.source = reinterpret_cast<int32_t*>(take(shape.columns(block_columns) * sizeof(int32_t)));
-    const int64_t taps = shape.kernel_w * shape.window_rows();
-    window_runs = reinterpret_cast<Run*>(take(taps * sizeof(Run)));
-    if constexpr (can_skip) {
-      class_runs = reinterpret_cast<Run*>(take(taps * sizeof(Run)));
-      places = reinterpret_cast<int64_t*>(take(capacity * sizeof(int64_t)));
-      classes.carve(skips_padding, block_rows, block_columns, take);
-    }
-    packed = reinterpret_cast<factor*>(memory);
+  template <class Workspace>
+  WindowBlock(const Workspace& at, int64_t block_rows, int64_t block_columns, bool skips_padding, const Shape& shape,
+              const Sizes& sizes)
+      : block_rows(block_rows), block_columns(block_columns), packed(at.packed), stage(at.stage),
+        window_offsets(at.window_offsets), output_offsets(at.output_offsets), places(at.places_of_pixels),
+        window_runs(at.window_runs), class_runs(at.class_runs) {
+    columns.source = at.columns;
+    if constexpr (can_skip) classes.take(skips_padding, at);
     columns.count = shape.columns(block_columns);
     find_runs(shape, sizes);
   }

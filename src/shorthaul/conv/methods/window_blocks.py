@@ -9,15 +9,14 @@ import math
 from functools import partial
 
 from shorthaul.conv.layout.workspace import (
-    block_bytes,
-    carved_bytes,
+    LINE_BYTES,
     columns_under,
     even_part,
     find_largest,
     share_rows,
 )
 from shorthaul.conv.methods.base import ConvSchedule
-from shorthaul.conv.methods.window_kernel import WindowNumbers, has_even_steps
+from shorthaul.conv.methods.window_kernel import WORKSPACE, WindowNumbers, has_even_steps
 from shorthaul.conv.problem.geometry import WindowTask
 from shorthaul.conv.problem.machine import second_level_cache_bytes, this_machine
 from shorthaul.errors import ConvolutionError
@@ -47,11 +46,34 @@ def plan_blocks(task: WindowTask, schedule: ConvSchedule, threads: int) -> Windo
     skips = skips_padding(task, schedule)
     has_classes = layout == "rows" or skips
     packed = _window_bytes(task, layout, block_rows, block_columns, skips=skips)
-    thread_bytes = block_bytes(task, block_rows * block_columns, block_columns, panel)
-    thread_bytes += 0 if layout == "in_place" else carved_bytes(packed)
-    thread_bytes += _class_bytes(task, block_rows, block_columns) if has_classes else 0
+    capacity = block_rows * block_columns + this_machine().lanes(task.sum_bytes)
+    taps = math.prod(task.shape.kernel)
+    of_classes = 1 if has_classes else 0
+    carved = WORKSPACE.carve(
+        task.sum_bytes,
+        task.packed_bytes,
+        slack_bytes=LINE_BYTES,
+        window_offsets=capacity,
+        output_offsets=capacity,
+        stage=capacity * panel,
+        columns=columns_under(task, block_columns),
+        window_runs=taps,
+        class_runs=of_classes * taps,
+        places_of_pixels=of_classes * capacity,
+        sorted_rows=of_classes * block_rows,
+        row_places=of_classes * block_rows,
+        row_stretches=of_classes * block_rows,
+        column_stretches=of_classes * block_columns,
+        packed=0 if layout == "in_place" else packed // task.packed_bytes,
+    )
     return WindowNumbers(
-        thread_bytes, block_rows, block_columns, parts, schedule.depth_chunk, int(skips)
+        carved.thread_bytes,
+        block_rows,
+        block_columns,
+        parts,
+        schedule.depth_chunk,
+        int(skips),
+        carved.places,
     )
 
 
@@ -241,12 +263,3 @@ def _pixels_beside_weights(task: WindowTask, budget: int) -> int:
         pixel_bytes = shape.groups * shape.in_channels * value_bytes
         pixels = min(pixels, 2 * second_level_cache_bytes() // pixel_bytes)
     return max(64, pixels)
-
-
-def _class_bytes(task: WindowTask, rows: int, columns: int) -> int:
-    """Workspace for classes of pixels that read the same taps: their runs, places and stretches."""
-    capacity = rows * columns + this_machine().lanes(task.sum_bytes)
-    pieces = (
-        math.prod(task.shape.kernel) * 16, capacity * 8, rows * 8, rows * 8, rows * 32, columns * 32,
-    )  # fmt: skip
-    return carved_bytes(*pieces)

@@ -14,6 +14,7 @@ from typing import NamedTuple
 import torch
 
 from shorthaul.conv.layout.function import convolve_function, number_names, sum_dtype
+from shorthaul.conv.layout.workspace import Workspace
 from shorthaul.conv.methods.base import ConvSchedule
 from shorthaul.conv.methods.text import emit_preamble, emit_sizes_and_shape
 from shorthaul.conv.problem.geometry import KernelShape, WindowTask
@@ -65,6 +66,22 @@ def has_even_steps(windows: str, rows: int, run_length: int) -> bool:
     return rows > MOST_POINTERS or (windows != "strips" and 0 < run_length < SHORT_RUN)
 
 
+WORKSPACE = Workspace(
+    window_offsets="int64_t",
+    output_offsets="int64_t",
+    stage="real",
+    columns="int32_t",
+    window_runs="Run",
+    class_runs="Run",
+    places_of_pixels="int64_t",
+    sorted_rows="int64_t",
+    row_places="int64_t",
+    row_stretches="Stretch",
+    column_stretches="Stretch",
+    packed="factor",
+)
+
+
 class WindowNumbers(NamedTuple):
     """The kernel's own numbers."""
 
@@ -74,6 +91,7 @@ class WindowNumbers(NamedTuple):
     panel_parts: int
     depth_chunk: int
     skips_padding: int
+    places: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -150,8 +168,8 @@ def find_window_kernel(task: WindowTask, schedule: ConvSchedule) -> WindowKernel
 
 def emit_window_kernel(kernel: WindowKernel) -> CppSource:
     """The kernel `convolve(input, weights, bias, residual, output, workspace, ...)`."""
-    names = number_names(WindowNumbers._fields, kernel.shape)
-    function = convolve_function(kernel.dtype, names)
+    names = number_names(WindowNumbers._fields[:-1], kernel.shape)
+    function = convolve_function(kernel.dtype)
     preamble = emit_preamble(
         kernel.dtype,
         kernel.machine,
@@ -159,6 +177,7 @@ def emit_window_kernel(kernel: WindowKernel) -> CppSource:
         kernel.activation,
         ("jit/include/parallel", "conv/methods/output", "conv/methods/window_block"),
         has_pairs=kernel.has_pairs,
+        workspace=WORKSPACE,
     )
     packed = "Halves" if kernel.has_pairs else "Widened<Value>"
     joins_columns = str(kernel.joins_columns).lower()
@@ -206,7 +225,7 @@ _LOOPS = """\
 
   // A task is a block of output pixels and a part of one group's output channels.
   on_each_thread(threads < tasks ? threads : tasks, [&](int64_t thread, int64_t team) {
-    Block block(workspace + thread * thread_bytes, panel, block_rows, block_columns, skips_padding != 0, shape, sizes);
+    Block block(Workspace(workspace + thread * thread_bytes, places), block_rows, block_columns, skips_padding != 0, shape, sizes);
     int64_t packed = -1;
     for (int64_t task = tasks * thread / team; task < tasks * (thread + 1) / team; ++task) {
       const int64_t part = task % panel_parts, group = task / panel_parts % shape.groups;

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from shorthaul.conv.layout.function import convolve_function, number_names, sum_dtype
 from shorthaul.conv.layout.weights import WeightLayout, WeightView, forward_view
-from shorthaul.conv.layout.workspace import carved_bytes, even_part, share_rows
+from shorthaul.conv.layout.workspace import LINE_BYTES, Workspace, even_part, share_rows
 from shorthaul.conv.methods.base import SPECIALISED_FLOPS, ConvSchedule, KernelPlan, Method
 from shorthaul.conv.methods.text import emit_preamble, emit_sizes_and_shape
 from shorthaul.conv.methods.window import choose_tile
@@ -41,6 +41,17 @@ _POINTS = {
 WORTHWHILE_PRODUCTS = 0.75
 
 
+WORKSPACE = Workspace(
+    window_offsets="int64_t",
+    output_offsets="int64_t",
+    columns="int32_t",
+    line="real",
+    products="real",
+    finished="real",
+    transformed="real",
+)
+
+
 class WinogradNumbers(NamedTuple):
     """The kernel's own numbers."""
 
@@ -49,6 +60,7 @@ class WinogradNumbers(NamedTuple):
     block_tiles: int
     panel_parts: int
     depth_chunk: int
+    places: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -72,14 +84,15 @@ def transform_weights(weight: Tensor, outputs: int) -> Tensor:
 def emit_winograd_kernel(kernel: WinogradKernel) -> CppSource:
     """The kernel `convolve(input, weights, bias, residual, output, workspace, numbers)`."""
     window = kernel.window
-    names = number_names(WinogradNumbers._fields, window.shape)
-    function = convolve_function(window.dtype, names)
+    names = number_names(WinogradNumbers._fields[:-1], window.shape)
+    function = convolve_function(window.dtype)
     preamble = emit_preamble(
         window.dtype,
         window.machine,
         window.channels_last,
         window.activation,
         ("jit/include/parallel", "conv/methods/winograd_block"),
+        workspace=WORKSPACE,
     )
     detail = "general" if window.shape is None else window.shape.describe()
     text = f"""\
@@ -107,7 +120,7 @@ _LOOPS = """\
 
   // A task is a block of output rows and a part of one group's output channels.
   on_each_thread(threads < tasks ? threads : tasks, [&](int64_t thread, int64_t team) {
-    Block block(workspace + thread * thread_bytes, panel, block_rows, block_tiles, shape, sizes);
+    Block block(Workspace(workspace + thread * thread_bytes, places), block_rows, block_tiles, shape, sizes);
     int64_t packed = -1;
     for (int64_t task = tasks * thread / team; task < tasks * (thread + 1) / team; ++task) {
       const int64_t part = task % panel_parts, group = task / panel_parts % shape.groups;
@@ -182,22 +195,22 @@ def plan_winograd(
     blocks = images * -(-height // block_rows)
     parts = min(panels, threads) if blocks < 3 * threads and blocks % threads else 1
     capacity, line = block_rows * block_tiles, block_tiles * outputs + 2
-    pieces = (
-        capacity * 8,
-        capacity * outputs * 8,
-        line * 4,
-        line * shape.in_channels * value_bytes,
-        (outputs + 2) * capacity * panel * value_bytes,
-        0 if task.channels_last else capacity * outputs * panel * value_bytes,
-        (outputs + 2)
+    carved = WORKSPACE.carve(
+        value_bytes,
+        slack_bytes=LINE_BYTES,
+        window_offsets=capacity,
+        output_offsets=capacity * outputs,
+        columns=line,
+        line=line * shape.in_channels,
+        products=(outputs + 2) * capacity * panel,
+        finished=0 if task.channels_last else capacity * outputs * panel,
+        transformed=(outputs + 2)
         * block_tiles
         * (block_rows + shape.kernel[1] - 1)
-        * shape.in_channels
-        * value_bytes,
-        64,
+        * shape.in_channels,
     )
     return WinogradNumbers(
-        carved_bytes(*pieces), block_rows, block_tiles, parts, schedule.depth_chunk
+        carved.thread_bytes, block_rows, block_tiles, parts, schedule.depth_chunk, carved.places
     )
 
 

@@ -71,23 +71,12 @@ struct WinogradBlock {
   Columns columns;
   int64_t rows = 0, tiles = 0, width = 0, windows = 0;
 
-  // Carves one thread's workspace; `plan_winograd` in Python adds up the same sizes.
-  WinogradBlock(uint8_t* memory, int64_t panel, int64_t block_rows, int64_t block_tiles, const Shape& shape,
-                const Sizes& sizes)
-      : shape(shape), sizes(sizes), block_rows(block_rows), block_tiles(block_tiles), band(block_rows + shape.kernel_h - 1) {
-    const auto take = [&](int64_t bytes) {
-      uint8_t* taken = memory;
-      memory += (bytes + 63) / 64 * 64;
-      return taken;
-    };
-    const int64_t capacity = block_rows * block_tiles, line_columns = block_tiles * outputs + 2;
-    window_offsets = reinterpret_cast<int64_t*>(take(capacity * sizeof(int64_t)));
-    output_offsets = reinterpret_cast<int64_t*>(take(capacity * outputs * sizeof(int64_t)));
-    columns.source = reinterpret_cast<int32_t*>(take(line_columns * sizeof(int32_t)));
-    line = reinterpret_cast<real*>(take(line_columns * shape.in_channels * sizeof(real)));
-    products = reinterpret_cast<real*>(take(points * capacity * panel * sizeof(real)));
-    finished = reinterpret_cast<real*>(take((channels_last ? 0 : capacity * outputs * panel) * sizeof(real)));
-    transformed = reinterpret_cast<real*>(memory);
+  template <class Workspace>
+  WinogradBlock(const Workspace& at, int64_t block_rows, int64_t block_tiles, const Shape& shape, const Sizes& sizes)
+      : shape(shape), sizes(sizes), block_rows(block_rows), block_tiles(block_tiles), band(block_rows + shape.kernel_h - 1),
+        window_offsets(at.window_offsets), output_offsets(at.output_offsets), line(at.line), products(at.products),
+        finished(at.finished), transformed(at.transformed) {
+    columns.source = at.columns;
   }
 
   // Transforms the image rows under one block for one group, and notes where each output goes.

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from shorthaul.conv.layout.function import number_names, sum_dtype, sum_windows_function
 from shorthaul.conv.layout.weights import WeightLayout
-from shorthaul.conv.layout.workspace import block_bytes, carved_bytes, columns_under, even_part
+from shorthaul.conv.layout.workspace import LINE_BYTES, Workspace, columns_under, even_part
 from shorthaul.conv.methods.base import ConvSchedule, KernelPlan, Method, preferred
 from shorthaul.conv.methods.depthwise import (
     DEPTHWISE_TILE,
@@ -50,6 +50,16 @@ GRADIENT_BYTES = 24 * 1024
 STRETCH_ROWS = 8
 
 
+WORKSPACE = Workspace(
+    window_offsets="int64_t",
+    output_offsets="int64_t",
+    gradient_offsets="int64_t",
+    gradients="real",
+    columns="int32_t",
+    strips="real",
+)
+
+
 class GradientNumbers(NamedTuple):
     """The kernel's own numbers."""
 
@@ -59,18 +69,20 @@ class GradientNumbers(NamedTuple):
     panel_parts: int
     channel_chunk: int
     stretches: int
+    places: tuple[int, ...]
 
 
 def emit_grad_weight_kernel(kernel: WindowKernel) -> CppSource:
     """The kernel `sum_windows(input, gradient, weights, workspace, ...)`; `weights` are packed."""
-    names = number_names(GradientNumbers._fields, kernel.shape)
-    function = sum_windows_function(kernel.dtype, names)
+    names = number_names(GradientNumbers._fields[:-1], kernel.shape)
+    function = sum_windows_function(kernel.dtype)
     preamble = emit_preamble(
         kernel.dtype,
         kernel.machine,
         kernel.channels_last,
         None,
         ("jit/include/parallel", "conv/methods/gradient_block"),
+        workspace=WORKSPACE,
     )
     detail = "general" if kernel.shape is None else kernel.shape.describe()
     text = f"""\
@@ -105,7 +117,7 @@ _LOOPS = """\
       const int64_t stretch = task / parts, first_block = blocks * stretch / stretches;
       const int64_t first = chunk * channel_chunk;
       const int64_t chunk_channels = shape.in_channels - first < channel_chunk ? shape.in_channels - first : channel_chunk;
-      GradientBlock<Value, channels_last> block(workspace + thread * thread_bytes, panel, block_rows, block_columns,
+      GradientBlock<Value, channels_last> block(Workspace(workspace + thread * thread_bytes, places), block_rows, block_columns,
                                                 group * shape.in_channels + first, chunk_channels, shape);
 
       // Blocks of output pixels, in order: their windows are packed once for all panels.
@@ -186,16 +198,26 @@ def plan_gradient(task: WindowTask, schedule: ConvSchedule, threads: int) -> Gra
         parts = min(panels, sharing) if pieces % sharing and pieces < 4 * sharing else 1
     line = 64 // value_bytes
     pitch = (-(-window_rows * chunk // line) | 1) * line
-    strips = block_rows * columns_under(task, block_columns) * pitch * value_bytes
     pixels = block_rows * block_columns
-    places = 8 * (pixels + this_machine().lanes(value_bytes))  # of the gradients of a panel
+    capacity = pixels + this_machine().lanes(value_bytes)
+    carved = WORKSPACE.carve(
+        value_bytes,
+        slack_bytes=LINE_BYTES,
+        window_offsets=capacity,
+        output_offsets=capacity,
+        gradient_offsets=capacity,
+        gradients=capacity * panel,
+        columns=columns_under(task, block_columns),
+        strips=block_rows * columns_under(task, block_columns) * pitch,
+    )
     return GradientNumbers(
-        block_bytes(task, pixels, block_columns, panel) + carved_bytes(places, strips),
+        carved.thread_bytes,
         block_rows,
         block_columns,
         parts,
         chunk,
         stretches,
+        carved.places,
     )
 
 
@@ -231,7 +253,8 @@ class DepthwiseGradient(Method):
         task = replace(task, channels_last=True)
         kernel = DepthwiseKernel(task.dtype, None, this_machine(), schedule.rows, schedule.vectors)
         parts, stretches = plan_depthwise_gradient(task, threads)
-        numbers = RowSumNumbers(plan_rows(task), parts, stretches)
+        carved = plan_rows(task)
+        numbers = RowSumNumbers(carved.thread_bytes, parts, stretches, carved.places)
         weights = channel_panels(task, taps)
         return KernelPlan(task, kernel, numbers, weights, False, stretches, adds_up=True)
 
