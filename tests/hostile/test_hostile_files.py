@@ -9,11 +9,12 @@ import pytest
 
 from tests.hostile.damage import damage, damage_bytes
 from tests.hostile.hostile_files import KINDS, read_hostile, write_good
+from tests.hostile.hostile_tables import TABLES, open_hostile, write_table
 
 ROOT = Path(__file__).parents[2]
 
 
-def run_seeds(first: int, stop: int, *kinds: str) -> None:
+def run_seeds(first: int, stop: int, *kinds: str, module: str = "hostile_files") -> None:
     """In a process of its own, because a crash is what is looked for."""
     done = subprocess.run(
         [
@@ -21,7 +22,7 @@ def run_seeds(first: int, stop: int, *kinds: str) -> None:
             "-W",
             "ignore",
             "-m",
-            "tests.hostile.hostile_files",
+            f"tests.hostile.{module}",
             str(first),
             str(stop),
             *kinds,
@@ -45,6 +46,22 @@ def test_a_few_damaged_files_of_every_kind() -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_many_damaged_files(kind: str) -> None:
     run_seeds(25, 1000 if kind == "saved" else 4000, kind)
+
+
+def test_a_few_damaged_tables_of_every_kind() -> None:
+    run_seeds(0, 60, module="hostile_tables")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("kind", TABLES)
+def test_many_damaged_tables(kind: str) -> None:
+    run_seeds(60, 3000, kind, module="hostile_tables")
+
+
+@pytest.mark.parametrize("kind", TABLES)
+def test_good_tables_are_read(kind: str, tmp_path: Path) -> None:
+    assert open_hostile(kind, write_table(kind, tmp_path / "good"))
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -279,3 +279,15 @@ def test_links_are_followed(tmp_path: Path) -> None:
 )
 def test_every_row_of_the_table_of_formats(suffix, first, given, format_) -> None:
     assert choose_format(suffix, first, *given) == format_
+
+
+def test_a_zip_file_whose_names_are_no_text_is_an_error(tmp_path):
+    path = tmp_path / "x.pt"
+    torch.save(torch.zeros(3, 2), path)
+    content = bytearray(path.read_bytes())
+    start = content.index(b"PK\x01\x02")  # the first entry of the table of contents
+    content[start + 9] |= 8  # its name is said to be in UTF-8
+    content[start + 46] = 0xF4
+    path.write_bytes(content)
+    with pytest.raises(TableFormatError, match="not a whole zip file"):
+        find_layout(path)

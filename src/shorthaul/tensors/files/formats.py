@@ -20,6 +20,7 @@ import os
 import stat
 import struct
 import zipfile
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -159,9 +160,8 @@ def find_layout(
         raise MissingTableError(path) from error
     except OSError as error:
         raise TableOpenError(path, error.errno or 0) from error
-    for each in (layout, layout.scales):
-        if each is not None:
-            _require_fits(each, size_bytes)
+    for each in filter(None, (layout, layout.scales)):
+        _require_fits(each, size_bytes)
     return layout
 
 
@@ -364,26 +364,25 @@ def _torch_layout(file: BinaryIO, path: Path, name: str | None) -> DiskLayout:
 
 def _torch_records(file: BinaryIO, path: Path) -> set[int]:
     """Where the uncompressed records of a `torch.save` file begin, by its table of contents."""
+    starts = set()
     try:
         with zipfile.ZipFile(file) as archive:
-            entries = archive.infolist()
-            orders = [each for each in entries if each.filename.endswith("/byteorder")]
-            if any(archive.read(each) != b"little" for each in orders):
-                raise TableFormatError(path, "its numbers have the other byte order", _WRITE_AGAIN)
-            starts = set()
-            for each in entries:
-                file.seek(each.header_offset + 26)
-                name_bytes, extra_bytes = struct.unpack("<HH", file.read(4))
+            words = [each for each in archive.infolist() if each.filename.endswith("/byteorder")]
+            orders = {archive.open(each).read(9) for each in words}  # whatever length they promise
+            for each in archive.infolist():
                 if each.compress_type == zipfile.ZIP_STORED:
-                    starts.add(each.header_offset + 30 + name_bytes + extra_bytes)
-            return starts
-    except (zipfile.BadZipFile, struct.error, EOFError, NotImplementedError) as error:
+                    file.seek(each.header_offset + 26)  # how long its name and its extra field are
+                    starts.add(each.header_offset + 30 + sum(struct.unpack("<HH", file.read(4))))
+    except _ZIP_ERRORS as error:
         raise TableFormatError(
             path,
             f"it is not a whole zip file of torch.save ({error})",
             "A file of before torch 1.6 can be converted: "
             "torch.save(torch.load(path, weights_only=True), path).",
         ) from error
+    if orders - {b"little"}:
+        raise TableFormatError(path, "its numbers have the other byte order", _WRITE_AGAIN)
+    return starts
 
 
 def _named_tensors(content: object) -> dict[str, torch.Tensor]:
@@ -485,4 +484,5 @@ def _require_fits(layout: DiskLayout, size_bytes: int) -> None:
 
 
 _WRITE_AGAIN = "Write it again: sh.save_features(path, tensor)."
+_ZIP_ERRORS = zipfile.BadZipFile, struct.error, zlib.error, EOFError, RuntimeError, ValueError
 _READERS = {"npy": _npy_layout, "safetensors": _safetensors_layout, "torch": _torch_layout}
