@@ -19,6 +19,7 @@ import torch
 from shorthaul import relational as r
 from shorthaul.graphs import RelationalGraph
 from shorthaul.relational.compiled_layer import LayerDefinition
+from shorthaul.relational.frontend.symbols import WeightSlice
 from shorthaul.relational.frontend.trace import trace
 from shorthaul.relational.ir.dropout_mask import keep_mask
 from shorthaul.relational.ir.program import Program
@@ -503,7 +504,7 @@ def _write_section(
             made = getattr(end, f"v{each.operands[0]}")
         elif each.operation == "of_node":
             made = getattr(symbol, f"v{each.operands[0]}")
-        if isinstance(made, r.symbols.WeightSlice):
+        if isinstance(made, WeightSlice):
             made = made._as_expression()
         setattr(symbol, f"v{number}", made)
         values.append(getattr(symbol, f"v{number}"))

@@ -11,7 +11,7 @@ from shorthaul.errors import GraphError, MissingPackageError
 from shorthaul.graphs import RelationalGraph
 from tests.graphs.fake_dgl import make_fake_dgl
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 PEERS = ROOT / ".peers"
 
 

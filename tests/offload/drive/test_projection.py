@@ -240,5 +240,5 @@ def test_known_models_have_about_as_many_parameters_as_their_names_say() -> None
 
 
 def test_the_documentation_shows_the_table_that_the_code_makes() -> None:
-    page = Path(__file__).parents[2] / "docs" / "offload.md"
+    page = Path(__file__).parents[3] / "docs" / "offload.md"
     assert render_known_models() in page.read_text()
