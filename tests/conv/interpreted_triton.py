@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import torch
 
-from shorthaul.conv.execution import aten
+from shorthaul.conv import aten
 from shorthaul.conv.problem import ACTIVATIONS, LAYOUTS, PADDING_MODES, ConvProblem
 from shorthaul.conv.triton import launch as triton_launch
 

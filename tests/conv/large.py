@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 import shorthaul as sh
-from shorthaul.conv.execution import aten
+from shorthaul.conv import aten
 from shorthaul.conv.methods.base import SPECIALISED_FLOPS
 from shorthaul.conv.planning.choice import choose_schedule
 from shorthaul.conv.problem import LAYOUTS, PADDING_MODES, ConvProblem, Triple, machine

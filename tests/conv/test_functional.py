@@ -8,8 +8,7 @@ import torch
 from hypothesis import given, settings
 from torch.testing._internal.common_methods_invocations import op_db
 
-from shorthaul.conv import functional
-from shorthaul.conv.execution import aten
+from shorthaul.conv import aten, functional
 from shorthaul.conv.functional import conv1d, conv2d, conv3d
 from shorthaul.conv.problem import PADDING_MODES
 from shorthaul.conv.transposed import conv_transpose2d

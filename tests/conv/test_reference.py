@@ -4,7 +4,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 
-from shorthaul.conv.execution import aten
+from shorthaul.conv import aten
 from shorthaul.conv.problem import ConvProblem
 from shorthaul.conv.reference import conv_forward, window_order_filter, window_tensor, windows
 from tests.conv.problems import Case, cases

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from shorthaul.conv.execution import aten
+from shorthaul.conv import aten
 from shorthaul.conv.execution.backend import reason_for_aten
 from shorthaul.conv.execution.fast_path import Written, learn_call, run_known
 from shorthaul.conv.execution.operators import convolution, find_problem, run_convolution

@@ -16,7 +16,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from shorthaul.conv.execution.aten import apply_activation
+from shorthaul.conv.aten import apply_activation
 from shorthaul.conv.problem import ConvProblem, source_index
 
 

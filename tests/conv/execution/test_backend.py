@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from shorthaul.conv.execution import aten
+from shorthaul.conv import aten
 from shorthaul.conv.execution import execute as kernels
 from shorthaul.conv.execution.backend import choose_backend, reason_for_aten
 from shorthaul.conv.problem import ConvProblem

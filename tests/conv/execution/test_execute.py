@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shorthaul.conv.execution import aten
+from shorthaul.conv import aten
 from shorthaul.conv.execution.execute import run_forward, run_grad_input, run_grad_weight, supports
 from shorthaul.conv.execution.packing import pack, packed_weights
 from shorthaul.conv.execution.plan import WORKSPACE_STEP, find_workspace, plan_forward

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from shorthaul.conv.execution import aten
+from shorthaul.conv import aten
 from shorthaul.conv.execution.execute import run_forward
 from shorthaul.conv.execution.packing import pack
 from shorthaul.conv.execution.plan import (

@@ -8,7 +8,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from shorthaul.conv.execution import aten
+from shorthaul.conv import aten
 from shorthaul.conv.execution import execute as kernels
 from shorthaul.conv.problem import ConvProblem, Triple
 from shorthaul.fallbacks import note_fallback

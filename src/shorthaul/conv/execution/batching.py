@@ -10,6 +10,8 @@ from typing import Any
 
 from torch import Tensor
 
+from shorthaul.conv.execution.operator_names import defined
+
 _GROUPS = 3  # position of `groups` among stride, padding, dilation, groups, ...
 
 
@@ -22,8 +24,6 @@ def batch_convolution(
     *rest: Any,
 ) -> tuple[Tensor, int]:
     """Batching rule of `convolution`."""
-    from shorthaul.conv.execution.operators import convolution
-
     *geometry, activation, residual = rest
     size = info.batch_size
     dims = dict(zip(("input", "weight", "bias"), in_dims, strict=False))
@@ -32,9 +32,9 @@ def batch_convolution(
     if dims["weight"] is None and dims["bias"] is None:
         images = _front(input, dims["input"], size).flatten(0, 1)
         added = None if residual is None else residual.flatten(0, 1)
-        output = convolution(images, weight, bias, *geometry, activation, added)
+        output = defined.convolution(images, weight, bias, *geometry, activation, added)
         return output.unflatten(0, (size, -1)), 0
-    output = convolution(
+    output = defined.convolution(
         _into_channels(_front(input, dims["input"], size)),
         _front(weight, dims["weight"], size).flatten(0, 1),
         None if bias is None else _front(bias, dims["bias"], size).flatten(),
@@ -54,14 +54,12 @@ def batch_grad_input(
     *geometry: Any,
 ) -> tuple[Tensor, int]:
     """Batching rule of `convolution_grad_input`."""
-    from shorthaul.conv.execution.operators import convolution_grad_input
-
     size = info.batch_size
     if in_dims[1] is None:
         images = _front(grad_output, in_dims[0], size).flatten(0, 1)
-        result = convolution_grad_input(images, weight, input_sizes, *geometry)
+        result = defined.convolution_grad_input(images, weight, input_sizes, *geometry)
         return result.unflatten(0, (size, -1)), 0
-    result = convolution_grad_input(
+    result = defined.convolution_grad_input(
         _into_channels(_front(grad_output, in_dims[0], size)),
         _front(weight, in_dims[1], size).flatten(0, 1),
         input_sizes,
@@ -79,10 +77,8 @@ def batch_grad_weight(
     *geometry: Any,
 ) -> tuple[Tensor, int]:
     """Batching rule of `convolution_grad_weight`: always by groups, weights are kept apart."""
-    from shorthaul.conv.execution.operators import convolution_grad_weight
-
     size = info.batch_size
-    result = convolution_grad_weight(
+    result = defined.convolution_grad_weight(
         _into_channels(_front(grad_output, in_dims[0], size)),
         _into_channels(_front(input, in_dims[1], size)),
         kernel,
@@ -95,10 +91,8 @@ def batch_grad_bias(
     info: Any, in_dims: tuple[int | None, ...], grad_output: Tensor
 ) -> tuple[Tensor, int]:
     """Batching rule of `convolution_grad_bias`."""
-    from shorthaul.conv.execution.operators import convolution_grad_bias
-
     joined = _into_channels(_front(grad_output, in_dims[0], info.batch_size))
-    return convolution_grad_bias(joined).unflatten(0, (info.batch_size, -1)), 0
+    return defined.convolution_grad_bias(joined).unflatten(0, (info.batch_size, -1)), 0
 
 
 def _front(tensor: Tensor, dimension: int | None, size: int) -> Tensor:

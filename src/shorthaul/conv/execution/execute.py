@@ -12,7 +12,7 @@ from dataclasses import replace
 
 import torch
 
-from shorthaul.conv.execution.aten import memory_format
+from shorthaul.conv.aten import memory_format
 from shorthaul.conv.execution.packing import (
     find_packed,
     find_packed_bias,

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from shorthaul.conv.execution import aten
+from shorthaul.conv import aten
 from shorthaul.conv.execution.backend import reason_for_aten
 from shorthaul.conv.execution.packing import find_packed, find_packed_bias
 from shorthaul.conv.execution.plan import ConvPlan, find_workspace, keep, plan_forward, recall

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from shorthaul.conv.execution import aten
+from shorthaul.conv import aten
 from shorthaul.conv.execution import execute as kernels
 from shorthaul.conv.execution.backend import choose_backend
 from shorthaul.conv.execution.batching import (
@@ -28,6 +28,7 @@ from shorthaul.conv.execution.batching import (
     batch_grad_input,
     batch_grad_weight,
 )
+from shorthaul.conv.execution.operator_names import defined
 from shorthaul.conv.execution.pushing import (
     push_convolution,
     push_grad_bias,
@@ -375,3 +376,10 @@ convolution_grad_bias = define_operator(
     vmap=batch_grad_bias,
     jvp=push_grad_bias,
 )
+for _name in (
+    "convolution",
+    "convolution_grad_input",
+    "convolution_grad_weight",
+    "convolution_grad_bias",
+):
+    setattr(defined, _name, globals()[_name])

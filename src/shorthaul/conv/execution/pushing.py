@@ -15,11 +15,11 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
+from shorthaul.conv.execution.operator_names import defined
+
 
 def push_convolution(arguments: Sequence[Any], tangents: Sequence[Any]) -> Tensor | None:
     """Of `convolution`, whose bias and residual are added."""
-    from shorthaul.conv.execution.operators import convolution
-
     input, weight, _, *geometry, activation, _ = arguments
     of_input, of_weight, of_bias, *_, of_residual = tangents
     if activation is not None:
@@ -30,14 +30,14 @@ def push_convolution(arguments: Sequence[Any], tangents: Sequence[Any]) -> Tenso
     # Each takes up what there is so far as a residual: no pass over memory is needed to add them.
     tangent: Tensor | None = of_residual
     if of_input is not None:
-        tangent = convolution(of_input, weight, None, *geometry, None, tangent)
+        tangent = defined.convolution(of_input, weight, None, *geometry, None, tangent)
     if of_weight is not None:
-        result: Tensor = convolution(input, of_weight, of_bias, *geometry, None, tangent)
+        result: Tensor = defined.convolution(input, of_weight, of_bias, *geometry, None, tangent)
         return result
     if of_bias is None:
         return tangent
     if tangent is None:
-        tangent = torch.zeros_like(convolution(input, weight, None, *geometry, None, None))
+        tangent = torch.zeros_like(defined.convolution(input, weight, None, *geometry, None, None))
     with forward_ad._set_fwd_grad_enabled(True):
         moved: Tensor = tangent + of_bias.view(-1, 1, 1, 1)
         return moved
@@ -45,23 +45,17 @@ def push_convolution(arguments: Sequence[Any], tangents: Sequence[Any]) -> Tenso
 
 def push_grad_input(arguments: Sequence[Any], tangents: Sequence[Any]) -> Tensor | None:
     """Of `convolution_grad_input`."""
-    from shorthaul.conv.execution.operators import convolution_grad_input
-
-    return _push_product(convolution_grad_input, arguments, tangents)
+    return _push_product(defined.convolution_grad_input, arguments, tangents)
 
 
 def push_grad_weight(arguments: Sequence[Any], tangents: Sequence[Any]) -> Tensor | None:
     """Of `convolution_grad_weight`."""
-    from shorthaul.conv.execution.operators import convolution_grad_weight
-
-    return _push_product(convolution_grad_weight, arguments, tangents)
+    return _push_product(defined.convolution_grad_weight, arguments, tangents)
 
 
 def push_grad_bias(arguments: Sequence[Any], tangents: Sequence[Any]) -> Tensor | None:  # noqa: ARG001
     """Of `convolution_grad_bias`."""
-    from shorthaul.conv.execution.operators import convolution_grad_bias
-
-    return None if tangents[0] is None else convolution_grad_bias(tangents[0])
+    return None if tangents[0] is None else defined.convolution_grad_bias(tangents[0])
 
 
 def _push_product(

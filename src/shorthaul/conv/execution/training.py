@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from shorthaul.conv.execution import aten
+from shorthaul.conv import aten
 from shorthaul.conv.execution.execute import run_grad_bias
 from shorthaul.conv.execution.operators import (
     convolution_grad_bias,

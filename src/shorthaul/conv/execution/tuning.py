@@ -15,8 +15,8 @@ import torch
 from rich.console import Console
 from rich.progress import Progress
 
+from shorthaul.conv.aten import memory_format
 from shorthaul.conv.execution import execute as kernels
-from shorthaul.conv.execution.aten import memory_format
 from shorthaul.conv.execution.plan import forget_plans
 from shorthaul.conv.methods.base import ConvSchedule
 from shorthaul.conv.planning.choice import Sizes, candidate_schedules, tuning_key

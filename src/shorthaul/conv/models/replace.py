@@ -27,7 +27,7 @@ import torch
 from rich.table import Table
 from torch import Tensor, nn
 
-from shorthaul.conv.execution.aten import apply_activation
+from shorthaul.conv.aten import apply_activation
 from shorthaul.conv.functional import KERNEL_DTYPES, problem_of, read_geometry
 from shorthaul.conv.layer import Conv1d, Conv2d, Conv3d, WindowOrderLayer
 from shorthaul.conv.models.fold import Fold, find_folds, fold_away, restore

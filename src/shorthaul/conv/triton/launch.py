@@ -12,7 +12,7 @@ import torch
 import triton
 from torch import Tensor
 
-from shorthaul.conv.execution import aten
+from shorthaul.conv import aten
 from shorthaul.conv.layout.function import sum_dtype
 from shorthaul.conv.problem import NO_PADDING, PADDING_MODES, ConvProblem, Triple
 from shorthaul.conv.triton.kernels import (

@@ -4,7 +4,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 
-from shorthaul.conv.execution import aten
+from shorthaul.conv import aten
 from shorthaul.conv.problem import ACTIVATIONS, ConvProblem
 from tests.conv.problems import Case, cases
 from tests.conv.tolerances import require_close
