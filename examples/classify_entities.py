@@ -84,13 +84,13 @@ def train(
     model: RGCN, entities: Entities, epochs: int, weight_decay: float, progress: Progress
 ) -> float:
     """Train on the whole graph; the accuracy on the test nodes afterwards."""
-    optimiser = torch.optim.Adam(model.parameters(), 0.01, weight_decay=weight_decay, fused=True)
+    optimizer = torch.optim.Adam(model.parameters(), 0.01, weight_decay=weight_decay, fused=True)
     nodes, classes = entities.train
     for epoch in range(epochs):
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         loss = nn.functional.cross_entropy(model(entities.graph)[nodes], classes)
         loss.backward()
-        optimiser.step()
+        optimizer.step()
         progress(epoch, loss.item())
     nodes, classes = entities.test
     with torch.no_grad():

@@ -44,14 +44,14 @@ class GPT(nn.Module):
 def train(steps: int, offload: contextlib.AbstractContextManager[object]) -> list[float]:
     torch.manual_seed(0)
     model = GPT()
-    optimiser = torch.optim.AdamW(model.parameters(), 1e-3)
+    optimizer = torch.optim.AdamW(model.parameters(), 1e-3)
     losses = []
     for batch in sh.datasets.python_text("1MB").batches(BATCH, LENGTH, steps):
         with offload:  # the one line
             loss = model(*batch)
             loss.backward()
-        optimiser.step()
-        optimiser.zero_grad()
+        optimizer.step()
+        optimizer.zero_grad()
         losses.append(loss.item())
     return losses
 

@@ -25,19 +25,19 @@ from shorthaul.graphs import Block, MiniBatch, MiniBatchLoader, RelationalGraph
 
 
 class SAGE(nn.Module):
-    """GraphSAGE: what a node is, and the mean of what its sampled neighbours are."""
+    """GraphSAGE: what a node is, and the mean of what its sampled neighbors are."""
 
     def __init__(self, *widths: int) -> None:
         super().__init__()
         pairs = list(itertools.pairwise(widths))
         self.own = nn.ModuleList(nn.Linear(*pair) for pair in pairs)
-        self.neighbours = nn.ModuleList(nn.Linear(*pair, bias=False) for pair in pairs)
+        self.neighbors = nn.ModuleList(nn.Linear(*pair, bias=False) for pair in pairs)
 
     def forward(self, blocks: list[Block], x: torch.Tensor) -> torch.Tensor:
         """Scores of each class, for each seed."""
         for number, block in enumerate(blocks):
-            own, neighbours = x[: block.num_targets], block.reduce(x, "mean")
-            x = self.own[number](own) + self.neighbours[number](neighbours)
+            own, neighbors = x[: block.num_targets], block.reduce(x, "mean")
+            x = self.own[number](own) + self.neighbors[number](neighbors)
             if number + 1 < len(blocks):
                 x = x.relu()
         return x
@@ -46,13 +46,13 @@ class SAGE(nn.Module):
 def train(loader: MiniBatchLoader, classes: int, width: int, epochs: int) -> list[float]:
     torch.manual_seed(0)
     model = SAGE(width, 64, classes)
-    optimiser = torch.optim.Adam(model.parameters(), 3e-3)
+    optimizer = torch.optim.Adam(model.parameters(), 3e-3)
     losses = []
     for _ in range(epochs):
         for batch in loader:
             loss = step(model, batch)
-            optimiser.step()
-            optimiser.zero_grad()
+            optimizer.step()
+            optimizer.zero_grad()
             losses.append(loss)
     return losses
 

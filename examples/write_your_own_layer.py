@@ -75,16 +75,16 @@ def train(
     model = Classifier(graph.num_relations, data.features.shape[1], data.num_classes)
     for each in (model.first, model.second):
         each.function.backend = backend
-    optimiser = torch.optim.Adam(model.parameters(), 1e-2)
+    optimizer = torch.optim.Adam(model.parameters(), 1e-2)
     losses, started = [], time.perf_counter()
     for number in range(steps):
         if number == 1:  # the first one compiled the layers
             started = time.perf_counter()
         scores = model(graph, data.features)
         loss = nn.functional.cross_entropy(scores[data.train], data.labels[data.train])
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         loss.backward()
-        optimiser.step()
+        optimizer.step()
         losses.append(loss.item())
     seconds = (time.perf_counter() - started) / max(1, steps - 1)
     with torch.no_grad():

@@ -214,7 +214,7 @@ GOLDEN: dict[ShorthaulError, str] = {
     ): (
         "the activation float32 (2, 3) of layers.0 is lost: its check differs.\n"
         "  file /scratch/spool, from byte 4,096\n"
-        "  No gradient was made from it. Parameters are unchanged until the optimiser steps, so\n"
+        "  No gradient was made from it. Parameters are unchanged until the optimizer steps, so\n"
         "  `sh.offload.retry_step(step)` can run the step again."
     ),
     InPlaceChangeError("torch.FloatTensor [2, 3]", 2, 1): (

@@ -29,5 +29,5 @@ def test_anything_else_is_an_error_that_shows_it(subject: object) -> None:
     assert isinstance(caught.value, TypeError)
 
 
-def test_it_is_in_the_catalogue() -> None:
+def test_it_is_in_the_catalog() -> None:
     assert sh.explain is explain

@@ -228,7 +228,7 @@ class _HoldsBytes:
         weakref.finalize(self, record_kept, -1, "cycle")
 
 
-def test_a_finaliser_in_the_middle_of_an_event_neither_hangs_nor_is_lost() -> None:
+def test_a_finalizer_in_the_middle_of_an_event_neither_hangs_nor_is_lost() -> None:
     threshold = gc.get_threshold()
     try:
         gc.set_threshold(1)  # collect at nearly every allocation, so also inside events

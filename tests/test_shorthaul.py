@@ -1,4 +1,4 @@
-"""The catalogue: every public name is there, and heavy ones come when they are first used."""
+"""The catalog: every public name is there, and heavy ones come when they are first used."""
 
 import subprocess
 import sys

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 import shorthaul as sh
-from shorthaul.tensors.tables.quantized import quantise
+from shorthaul.tensors.tables.quantized import quantize
 
 Run = Callable[[], torch.Tensor]
 
@@ -47,10 +47,10 @@ def make_shorthaul(inputs: str) -> Run:
     return lambda: unified.gather_reduce(pointers, ids, "mean")
 
 
-def make_quantised(inputs: str, kind: Any) -> Run:
+def make_quantized(inputs: str, kind: Any) -> Run:
     """The same on rows of fewer bytes."""
     table, ids, pointers = _load(inputs)
-    small = quantise(table, kind)
+    small = quantize(table, kind)
     return lambda: small.gather_reduce(pointers, ids, "mean")
 
 
@@ -59,5 +59,5 @@ ARMS = {
     "spmm": make_spmm,
     "segment_reduce": make_segment_reduce,
     "shorthaul": make_shorthaul,
-    "quantised": make_quantised,
+    "quantized": make_quantized,
 }

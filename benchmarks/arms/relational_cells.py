@@ -30,7 +30,7 @@ from benchmarks.peers.process import (
     PeerTimeoutError,
     ProcessArm,
 )
-from benchmarks.rendering.relational_rows import KINDS, OURS, summarise
+from benchmarks.rendering.relational_rows import KINDS, OURS, summarize
 from shorthaul.graphs import RelationalGraph
 from shorthaul.relational import (
     HGTConv,
@@ -108,7 +108,7 @@ class Cell:
     module: nn.Module
     call: Call
     peers: Sequence[Peer]
-    is_model: bool = False  # trained end to end, with a loss and an optimiser
+    is_model: bool = False  # trained end to end, with a loss and an optimizer
 
 
 @dataclass
@@ -386,7 +386,7 @@ def measure_graphs(answer: Answer, names: Sequence[str]) -> None:
     state_conditions(answer)
     for name in names[:1] if answer.is_quick else names:
         measure_graph(answer, name)
-    answer.rows += summarise(answer.rows)
+    answer.rows += summarize(answer.rows)
 
 
 def measure_graph(answer: Answer, name: str) -> None:

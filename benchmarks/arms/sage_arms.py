@@ -26,7 +26,7 @@ from torch import nn
 if str(Path(__file__).parents[2]) not in sys.path:  # served by `arm_server.py`, from its own folder
     sys.path.append(str(Path(__file__).parents[2]))
 from benchmarks.peers.arxiv import CLASSES, Arxiv, load_arxiv, shuffle, start_alike
-from shorthaul.graphs import Block, MiniBatchLoader, NeighbourSampler, RelationalGraph
+from shorthaul.graphs import Block, MiniBatchLoader, NeighborSampler, RelationalGraph
 from shorthaul.tensors import open as open_table
 
 SIZE, FAN_OUTS, WIDTH, RATE = 1024, [15, 10, 5], 64, 3e-3
@@ -35,20 +35,20 @@ CGROUP = "SHORTHAUL_BENCH_CGROUP"
 
 
 class SAGE(nn.Module):
-    """What a node is, and the mean of what its sampled neighbours are."""
+    """What a node is, and the mean of what its sampled neighbors are."""
 
     def __init__(self, *widths: int) -> None:
         super().__init__()
         pairs = list(itertools.pairwise(widths))
         self.own = nn.ModuleList(nn.Linear(*pair) for pair in pairs)
-        self.neighbours = nn.ModuleList(nn.Linear(*pair, bias=False) for pair in pairs)
+        self.neighbors = nn.ModuleList(nn.Linear(*pair, bias=False) for pair in pairs)
 
     def forward(self, blocks: list[Block], x: torch.Tensor) -> torch.Tensor:
         """Scores of each class, for each seed."""
         for number, block in enumerate(blocks):
             x = x.relu() if number else x
-            own, neighbours = x[: block.num_targets], block.reduce(x, "mean")
-            x = self.own[number](own) + self.neighbours[number](neighbours)
+            own, neighbors = x[: block.num_targets], block.reduce(x, "mean")
+            x = self.own[number](own) + self.neighbors[number](neighbors)
         return x
 
 
@@ -57,15 +57,15 @@ def train(
 ) -> dict[str, float]:
     """Train on (blocks, features, labels); the accuracy on the last third, before learning it."""
     model = SAGE(128, WIDTH, WIDTH, CLASSES)
-    pairs = zip(model.own, model.neighbours, strict=True)
+    pairs = zip(model.own, model.neighbors, strict=True)
     start_alike(model, [(own.weight, heard.weight) for own, heard in pairs], seed)
-    optimiser = torch.optim.Adam(model.parameters(), RATE)
+    optimizer = torch.optim.Adam(model.parameters(), RATE)
     right: list[float] = []
     for blocks, features, labels in batches:
         scores = model(blocks, features)
         nn.functional.cross_entropy(scores, labels).backward()
-        optimiser.step()
-        optimiser.zero_grad()
+        optimizer.step()
+        optimizer.zero_grad()
         right.append(float((scores.detach().argmax(1) == labels).float().mean()))
     last = right[-max(1, len(right) // 3) :]
     return {"accuracy": sum(last) / len(last)}
@@ -136,7 +136,7 @@ def make_memmap(count: int, threads: int, path: str, is_limited: bool) -> Callab
     graph = make_graph(data, rows)
     labels = torch.zeros(graph.num_nodes, dtype=torch.int64)
     labels[rows] = data.labels
-    sampler = NeighbourSampler(graph, FAN_OUTS, resample=False)
+    sampler = NeighborSampler(graph, FAN_OUTS, resample=False)
 
     def batches() -> Iterator[tuple[Any, torch.Tensor, torch.Tensor]]:
         table = np.load(path, mmap_mode="r")  # anew each time: pages that are mapped stay in memory

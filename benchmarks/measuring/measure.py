@@ -157,7 +157,7 @@ def compare(
     for number in range(rounds):
         for each in plan_order(arms, number):
             samples[each.name].append(each.sample(calls[each.name]))
-    return [_summarise(name, baseline, calls[name], samples) for name in names]
+    return [_summarize(name, baseline, calls[name], samples) for name in names]
 
 
 def require_same(arms: Sequence[Measurable], baseline: str, same: Same) -> None:
@@ -193,7 +193,7 @@ def _warm_up(arm: Measurable, times: int, sample_seconds: float) -> int:
     return max(1, math.ceil(sample_seconds / call_seconds))
 
 
-def _summarise(
+def _summarize(
     name: str, baseline: str, calls: int, samples: Mapping[str, Sequence[Sample]]
 ) -> Measured:
     walls = [each.wall_seconds for each in samples[name]]

@@ -52,7 +52,7 @@ def start_alike(
 ) -> None:
     """The same numbers whatever the library: Glorot's for matrices, drawn layer by layer; biases zero.
 
-    `layers` has the matrix for a node itself and the one for its neighbours, of each layer.
+    `layers` has the matrix for a node itself and the one for its neighbors, of each layer.
     """
     generator = torch.Generator().manual_seed(seed)
     gain = torch.nn.init.calculate_gain("relu")

@@ -35,16 +35,16 @@ def make_pyg(
     def train() -> dict[str, torch.Tensor]:
         model = RGCN()
         model.load_state_dict(saved)
-        optimiser = torch.optim.Adam(
+        optimizer = torch.optim.Adam(
             model.parameters(), 0.01, weight_decay=weight_decay, fused=True
         )
         nodes, classes = given["train"]
         losses = []
         for _ in range(epochs):
-            optimiser.zero_grad()
+            optimizer.zero_grad()
             loss = nn.functional.cross_entropy(model()[nodes], classes)
             loss.backward()
-            optimiser.step()
+            optimizer.step()
             losses.append(loss.item())
         nodes, classes = given["test"]
         with torch.no_grad():

@@ -21,13 +21,13 @@ WIDTHS = (128, WIDTH, WIDTH, CLASSES)
 
 def train(model: nn.Module, batches: Iterable[tuple[Any, torch.Tensor]]) -> dict[str, float]:
     """Train on (what the model takes, labels)."""
-    optimiser = torch.optim.Adam(model.parameters(), RATE)
+    optimizer = torch.optim.Adam(model.parameters(), RATE)
     right: list[float] = []
     for inputs, labels in batches:
         scores = model(*inputs)
         nn.functional.cross_entropy(scores, labels).backward()
-        optimiser.step()
-        optimiser.zero_grad()
+        optimizer.step()
+        optimizer.zero_grad()
         right.append(float((scores.detach().argmax(1) == labels).float().mean()))
     last = right[-max(1, len(right) // 3) :]
     return {"accuracy": sum(last) / len(last)}

@@ -1,4 +1,4 @@
-"""How DGL and PyG sample neighbours: arms for `bench_sampling.py`, in the peers' environment.
+"""How DGL and PyG sample neighbors: arms for `bench_sampling.py`, in the peers' environment.
 
 Each arm samples the given batches and returns how many input nodes and edges they had on average.
 """

@@ -1,10 +1,10 @@
-"""How long does the last hop of a mini-batch take: the mean over sampled neighbours' features?
+"""How long does the last hop of a mini-batch take: the mean over sampled neighbors' features?
 
-40,000 nodes with 10 neighbours each, out of 250,000 different source nodes of a table of 1,500,000 rows
+40,000 nodes with 10 neighbors each, out of 250,000 different source nodes of a table of 1,500,000 rows
 of 128 float32. The ways: torch's fused `embedding_bag` on the table; source rows gathered, then a sparse
 product; a row for each edge, then `segment_reduce`; PyG's and DGL's layers on gathered source rows; ours,
 fused on the table. Every arm runs in a process of its own that holds the table, and `peak_bytes` is the
-most memory that it had while it ran, pools included. Quantised rows lose precision: their case compares
+most memory that it had while it ran, pools included. Quantized rows lose precision: their case compares
 within that.
 
 A full run takes about four minutes and 10 GB of memory.
@@ -66,15 +66,15 @@ def measure(answer: Answer) -> None:
             ask(answer, "float32", exact, relative=1e-5, absolute=1e-5)
             smaller = [
                 exact[0],
-                own("quantised", "shorthaul, float16 rows", kind="float16"),
-                own("quantised", "shorthaul, bfloat16 rows", kind="bfloat16"),
-                own("quantised", "shorthaul, int8 rows", kind="int8"),
+                own("quantized", "shorthaul, float16 rows", kind="float16"),
+                own("quantized", "shorthaul, bfloat16 rows", kind="bfloat16"),
+                own("quantized", "shorthaul, int8 rows", kind="int8"),
             ]
             # A step of int8 is a 127th of a row's largest value, some 3.5 here; bfloat16 has 8 bits.
             ask(answer, "rows in fewer bytes", smaller, relative=1e-2, absolute=2e-2)
     answer.state(
         table=f"{ROWS // share:,} rows of {WIDTH} float32",
-        edges=f"{TARGETS // share:,} nodes with {FAN_OUT} neighbours each",
+        edges=f"{TARGETS // share:,} nodes with {FAN_OUT} neighbors each",
     )
 
 

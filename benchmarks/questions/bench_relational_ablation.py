@@ -52,7 +52,7 @@ def measure_graph(answer: Answer, name: str) -> None:
                 answer.compare(case, arms, baseline="neither", same=same_tensors)
 
 
-def summarise(answer: Answer) -> None:
+def summarize(answer: Answer) -> None:
     """The geometric mean of each arm over all cells."""
     measured = list(answer.rows)
     cells = len({row["case"] for row in measured})
@@ -75,7 +75,7 @@ def measure(answer: Answer) -> None:
     )
     for name in GRAPHS[:1] if answer.is_quick else GRAPHS:
         measure_graph(answer, name)
-    summarise(answer)
+    summarize(answer)
 
 
 if __name__ == "__main__":

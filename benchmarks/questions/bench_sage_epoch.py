@@ -4,7 +4,7 @@ Three layers of 64, batches of 1,024, fan-outs 15, 10, 5: our loader with a plai
 with their own loader and layers, without workers and with two. Timed are 12 of the epoch's 89 batches, which
 are all alike; the arms are compared by their accuracy over the whole epoch's last third, on nodes before they are
 learnt from, as the mean of two epochs. In each epoch all libraries start with the same weights and meet the nodes
-in the same order; what differs is the neighbours that they draw. (With another start and order each, one library's
+in the same order; what differs is the neighbors that they draw. (With another start and order each, one library's
 accuracy varied by 1.5 points from seed to seed, more than libraries differ.) Then the preparation alone, sampling and gathering, where CPU seconds count. Then training with
 features in a file of 1.4 GB, 16 times what the nodes have, of which a cache keeps 64 MiB, beside numpy's
 memory map: with the page cache cold and, where SHORTHAUL_BENCH_CGROUP names a folder with a memory cgroup

@@ -1,9 +1,9 @@
-"""How fast are neighbours sampled on ogbn-arxiv, against DGL's and PyG's samplers?
+"""How fast are neighbors sampled on ogbn-arxiv, against DGL's and PyG's samplers?
 
 Batches of 1,024 training nodes, fan-outs 15, 10, 5 from the seeds outwards, without replacement. DGL
-draws anew for every layer, PyG lets a node keep the neighbours that it got first: each is compared with
+draws anew for every layer, PyG lets a node keep the neighbors that it got first: each is compared with
 the same way of ours. DGL's sampler runs by itself, without a loader; PyG's too, and once in its
-`NeighborLoader` with two workers. Times are per batch, blocks relabelled and ready for a model. The
+`NeighborLoader` with two workers. Times are per batch, blocks relabeled and ready for a model. The
 random numbers differ, so what is compared is the mean number of nodes and edges, within two per cent.
 
 A full run takes about three minutes.
@@ -17,14 +17,14 @@ from benchmarks.measuring.answer import Answer, answer_question
 from benchmarks.measuring.measure import Arm
 from benchmarks.peers.arxiv import load_arxiv, shuffled_batches
 from benchmarks.peers.process import PEERS_FOLDER, ArmProcess
-from shorthaul.graphs import NeighbourSampler, RelationalGraph
+from shorthaul.graphs import NeighborSampler, RelationalGraph
 
 SIZE, COUNT, FAN_OUTS = 1024, 16, [15, 10, 5]
 PEERS = PEERS_FOLDER / "peer_arms_sampling.py"
 
 
 def ours(graph: RelationalGraph, batches: list[torch.Tensor], name: str, *, resample: bool) -> Arm:
-    sampler = NeighbourSampler(graph, FAN_OUTS, resample=resample)
+    sampler = NeighborSampler(graph, FAN_OUTS, resample=resample)
 
     def run() -> dict[str, float]:
         nodes = edges = 0
@@ -76,7 +76,7 @@ def measure(answer: Answer) -> None:
             same=same_sizes,
         )
         answer.compare(
-            "nodes keep their neighbours",
+            "nodes keep their neighbors",
             [
                 pyg.arm("pyg", name="PyG NeighborSampler", events=count, **asked),
                 pyg.arm(

@@ -21,7 +21,7 @@ def is_summary(row: Mapping[str, Any]) -> bool:
     return str(row["case"]).startswith(MEAN)
 
 
-def summarise(measured: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def summarize(measured: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Rows for the geometric means over the cells that have a peer."""
     made = []
     for kind in KINDS:

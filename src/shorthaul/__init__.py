@@ -1,6 +1,6 @@
 """shorthaul: shorter journeys for the bytes of PyTorch training.
 
-The catalogue: every public name, and nothing else.
+The catalog: every public name, and nothing else.
 """
 
 import importlib
@@ -34,7 +34,7 @@ if typing.TYPE_CHECKING:
         conv_transpose3d,
         replace_convs,
     )
-    from shorthaul.graphs import MiniBatchLoader, NeighbourSampler, RelationalGraph
+    from shorthaul.graphs import MiniBatchLoader, NeighborSampler, RelationalGraph
     from shorthaul.offload import offload_activations
     from shorthaul.tensors import (
         UnifiedTensor,
@@ -54,7 +54,7 @@ __all__ = [
     "Conv3d",
     "Meter",
     "MiniBatchLoader",
-    "NeighbourSampler",
+    "NeighborSampler",
     "RelationalGraph",
     "UnifiedTensor",
     "__version__",
@@ -102,7 +102,7 @@ _NEEDS_TORCH = {
     "replace_convs": "shorthaul.conv",
     "datasets": "shorthaul.datasets",
     "MiniBatchLoader": "shorthaul.graphs",
-    "NeighbourSampler": "shorthaul.graphs",
+    "NeighborSampler": "shorthaul.graphs",
     "RelationalGraph": "shorthaul.graphs",
     "graphs": "shorthaul.graphs",
     "integrations": "shorthaul.integrations",

@@ -351,7 +351,7 @@ class ActivationLostError(ShorthaulError, RuntimeError):
         super().__init__(
             f"the activation {tensor} of {scope} is lost: {reason}.\n"
             f"  file {file}, from byte {offset_bytes:,}\n"
-            "  No gradient was made from it. Parameters are unchanged until the optimiser steps, so\n"
+            "  No gradient was made from it. Parameters are unchanged until the optimizer steps, so\n"
             "  `sh.offload.retry_step(step)` can run the step again."
         )
 
@@ -494,7 +494,7 @@ class UnifiedSourceError(ShorthaulError, TypeError, ValueError):
 
 
 class DiskTensorError(ShorthaulError, NotImplementedError):
-    """An operation that would need the whole table was asked of rows on disk, or quantised ones."""
+    """An operation that would need the whole table was asked of rows on disk, or quantized ones."""
 
     def __init__(
         self,
@@ -608,7 +608,7 @@ class GraphFileError(GraphError):
 
 
 class SamplingError(GraphError):
-    """Neighbours or mini-batches were asked for with fan-outs, seeds or tables that do not fit."""
+    """Neighbors or mini-batches were asked for with fan-outs, seeds or tables that do not fit."""
 
 
 class SeedRangeError(SamplingError, IndexError):

@@ -150,7 +150,7 @@ class Meter:
 _open_meters: tuple[Meter, ...] = ()
 _kept_now: dict[str, int] = {}
 
-# A finaliser that frees kept bytes may run inside another event of the same thread, wherever the
+# A finalizer that frees kept bytes may run inside another event of the same thread, wherever the
 # garbage collector strikes. So the lock is re-entrant, and an event that arrives in the middle of
 # another waits in the queue until that one is whole.
 _lock = threading.RLock()
@@ -159,7 +159,7 @@ _is_working = False
 
 
 def _tell(event: Callable[..., None], *facts: Any) -> None:
-    """Run `event(*facts)` alone; when this returns outside a finaliser, it has happened."""
+    """Run `event(*facts)` alone; when this returns outside a finalizer, it has happened."""
     global _is_working
     with _lock:
         _queue.append((event, facts))

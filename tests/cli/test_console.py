@@ -15,7 +15,7 @@ def test_json_is_one_document(capsys: pytest.CaptureFixture[str]) -> None:
     assert json.loads(capsys.readouterr().out) == {"a": [1, 2.5, None]}
 
 
-def test_what_is_not_a_terminal_gets_no_colours_and_a_fixed_width(
+def test_what_is_not_a_terminal_gets_no_colors_and_a_fixed_width(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     console = make_console()

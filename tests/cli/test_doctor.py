@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from shorthaul.cli.doctor import summarise
+from shorthaul.cli.doctor import summarize
 from shorthaul.cli.findings import Finding, Section
 from shorthaul.cli.probes import PROBES
 
@@ -152,4 +152,4 @@ def test_another_scratch_directory_can_be_looked_at(shorthaul, tmp_path: Path) -
 )
 def test_the_last_line(kinds, line: str) -> None:
     findings = tuple(Finding(str(number), kind, "x") for number, kind in enumerate(kinds))
-    assert summarise((Section("s", findings),)) == line
+    assert summarize((Section("s", findings),)) == line

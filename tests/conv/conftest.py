@@ -49,7 +49,7 @@ def _shared_problems() -> Iterator[ConvProblem]:
 
 
 def _compile(problem: ConvProblem) -> None:
-    """Everything once, on an image that is large enough for a specialised kernel."""
+    """Everything once, on an image that is large enough for a specialized kernel."""
     case = Case(problem, 4, (1, 21, 23))
     image, weight, bias = case.tensors()
     output = run_forward(problem, image, weight, bias)

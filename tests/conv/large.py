@@ -1,4 +1,4 @@
-"""Drawn convolutions that are large enough for specialised kernels, checked against float64.
+"""Drawn convolutions that are large enough for specialized kernels, checked against float64.
 
 As a program, held to AVX2 (no kernel knows another machine in its process)::
 
@@ -20,13 +20,13 @@ from torch import Tensor
 
 import shorthaul as sh
 from shorthaul.conv import aten
-from shorthaul.conv.methods.base import SPECIALISED_FLOPS
+from shorthaul.conv.methods.base import SPECIALIZED_FLOPS
 from shorthaul.conv.planning.choice import choose_schedule
 from shorthaul.conv.problem import LAYOUTS, PADDING_MODES, ConvProblem, Triple, machine
 from tests.conv.problems import in_double
 from tests.conv.tolerances import TOLERANCES, require_close
 
-MOST_FLOPS = 4 * SPECIALISED_FLOPS  # of one image, so that float64 keeps up
+MOST_FLOPS = 4 * SPECIALIZED_FLOPS  # of one image, so that float64 keeps up
 MOST_VALUES = 1 << 21
 DTYPES = (torch.float32,) * 5 + (torch.float64, torch.float64, torch.bfloat16, torch.float16)
 SIZES_OF_KERNELS = {
@@ -119,7 +119,7 @@ def _draw(generator: random.Random) -> LargeCase | None:
         high = low if is_transposed or pick((True, False)) else generator.randint(0, 3)
         pads[axis] = (low, high)
     window = 2 * per_group * math.prod(kernel) * outputs * groups
-    wanted = SPECIALISED_FLOPS * generator.uniform(1.1, 2) * pick((1, min(math.prod(stride), 2)))
+    wanted = SPECIALIZED_FLOPS * generator.uniform(1.1, 2) * pick((1, min(math.prod(stride), 2)))
     side = math.ceil((wanted / window) ** (1 / dimensions))
     sizes = [1] * leading
     for axis in range(leading, 3):
@@ -151,7 +151,7 @@ def _draw(generator: random.Random) -> LargeCase | None:
     )
     flops = problem.flops(1, case.sizes)
     values = max(problem.in_channels * math.prod(sizes), problem.out_channels * side**dimensions)
-    return case if SPECIALISED_FLOPS <= flops <= MOST_FLOPS and values <= MOST_VALUES else None
+    return case if SPECIALIZED_FLOPS <= flops <= MOST_FLOPS and values <= MOST_VALUES else None
 
 
 def _draw_channels(generator: random.Random) -> tuple[int, int, int]:

@@ -36,7 +36,7 @@ class Perceptron(nn.Module):
 
 
 class RelationalConvolution(nn.Module):
-    """R-GCN: the mean over each relation's neighbours, times the relation's own weight."""
+    """R-GCN: the mean over each relation's neighbors, times the relation's own weight."""
 
     def __init__(self, graph: PythonGraph, width: int) -> None:
         super().__init__()

@@ -113,8 +113,8 @@ def test_splits_are_disjoint_and_cover_the_functions(graph: PythonGraph) -> None
     assert set.union(*parts) == set(graph.nodes_of("function"))
     shares = [len(each) / len(graph.nodes_of("function")) for each in parts]
     assert shares == pytest.approx([0.6, 0.2, 0.2], abs=0.04)
-    labelled = torch.nonzero(graph.labels >= 0)[:, 0]
-    assert labelled.tolist() == list(graph.nodes_of("function"))
+    labeled = torch.nonzero(graph.labels >= 0)[:, 0]
+    assert labeled.tolist() == list(graph.nodes_of("function"))
     assert set(graph.labels[graph.train].tolist()) == set(range(graph.num_classes))
 
 

@@ -2,7 +2,7 @@
 
 import torch
 
-from shorthaul.graphs import NeighbourSample, RelationalGraph
+from shorthaul.graphs import NeighborSample, RelationalGraph
 
 
 def random_graph(
@@ -28,7 +28,7 @@ def star(degrees: list[int]) -> RelationalGraph:
     return RelationalGraph.from_edges(sources, targets, num_nodes=len(degrees) + len(targets))
 
 
-def same_samples(one: NeighbourSample, other: NeighbourSample) -> str:
+def same_samples(one: NeighborSample, other: NeighborSample) -> str:
     """What differs; empty when nothing does."""
     pairs = [("seeds", one.seeds, other.seeds), ("seed_rows", one.seed_rows, other.seed_rows)]
     if len(one.blocks) != len(other.blocks):
@@ -46,7 +46,7 @@ def same_samples(one: NeighbourSample, other: NeighbourSample) -> str:
     return ""
 
 
-def verify_sample(graph: RelationalGraph, sample: NeighbourSample) -> None:
+def verify_sample(graph: RelationalGraph, sample: NeighborSample) -> None:
     """Every edge of a block is an edge of the graph, and blocks fit together."""
     for number, block in enumerate(sample.blocks):
         nodes = block.source_nodes.tolist()

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from shorthaul.errors import EdgeRangeError, GraphFileError
-from shorthaul.graphs import NeighbourSampler, RelationalGraph
+from shorthaul.graphs import NeighborSampler, RelationalGraph
 from shorthaul.graphs.edge_tensors import as_plain
 from shorthaul.graphs.interop.pyg import local_edges
 from shorthaul.settings import settings
@@ -152,7 +152,7 @@ def test_a_folder_that_was_saved_without_checksums_is_read(folder) -> None:
 def test_a_sampler_that_reads_such_a_graph_from_disk(folder, column, value, uses_kernels) -> None:
     overwrite(folder / f"by_target.{column}.npy", 7, value)
     fans = [dict.fromkeys(range(RELATIONS), 3)] * 2 if column == "relations" else [-1, -1]
-    sampler = NeighbourSampler(RelationalGraph.open(folder), fans)
+    sampler = NeighborSampler(RelationalGraph.open(folder), fans)
     without = {} if uses_kernels else {"kernels": "torch"}
     with settings.override(**without), pytest.raises(GraphFileError, match=rf"{column}\.npy"):
         sampler.sample(torch.arange(NODES))
@@ -161,7 +161,7 @@ def test_a_sampler_that_reads_such_a_graph_from_disk(folder, column, value, uses
 def test_what_a_block_looks_up(folder) -> None:
     overwrite(folder / "by_target.edges.npy", 0, EDGES)
     overwrite(folder / "by_target.relations.npy", 0, -1)
-    sample = NeighbourSampler(RelationalGraph.open(folder), [-1]).sample(torch.arange(NODES))
+    sample = NeighborSampler(RelationalGraph.open(folder), [-1]).sample(torch.arange(NODES))
     with pytest.raises(
         GraphFileError, match=r"number 0 is 300, but there are 300 edges \(0 to 299\)"
     ):
@@ -211,7 +211,7 @@ def test_columns_are_checked_however_they_are_read(folder) -> None:
 
 def test_a_file_that_changes_after_it_was_opened(folder) -> None:
     opened = RelationalGraph.open(folder)
-    sampler = NeighbourSampler(opened, [-1])
+    sampler = NeighborSampler(opened, [-1])
     sampler.sample(torch.arange(NODES))
     overwrite(folder / "by_target.sources.npy", 0, 2**31 - 1)
     os.sync()

@@ -9,7 +9,7 @@ import torch
 
 import shorthaul as sh
 from shorthaul.errors import GraphError, GraphFileError, ShorthaulError
-from shorthaul.graphs import NeighbourSampler, RelationalGraph
+from shorthaul.graphs import NeighborSampler, RelationalGraph
 from shorthaul.graphs.edge_tensors import as_plain
 from shorthaul.tensors import UnifiedTensor
 
@@ -87,7 +87,7 @@ def test_a_sampler_draws_the_same_from_disk(tmp_path) -> None:
     graph.save(tmp_path)
     opened = RelationalGraph.open(tmp_path)
     seeds = torch.tensor([5, 17, 30])
-    one, other = (NeighbourSampler(each, [4, 3], seed=7).sample(seeds) for each in (graph, opened))
+    one, other = (NeighborSampler(each, [4, 3], seed=7).sample(seeds) for each in (graph, opened))
     for this, that in zip(one.blocks, other.blocks, strict=True):
         assert torch.equal(this.source_nodes, that.source_nodes)
         assert torch.equal(this.pointers, that.pointers)

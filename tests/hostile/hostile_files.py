@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 from shorthaul.errors import GraphError, ShorthaulError
-from shorthaul.graphs import NeighbourSampler, RelationalGraph
+from shorthaul.graphs import NeighborSampler, RelationalGraph
 from shorthaul.graphs.edge_tensors import as_plain
 from shorthaul.settings import settings
 from tests.hostile.damage import damage_bytes
@@ -148,7 +148,7 @@ def _read_saved(place: Path) -> None:
 
 def _sample(graph: RelationalGraph) -> None:
     for fans in ([2, -1], [dict.fromkeys(range(graph.num_relations), 2)] * 2):
-        sample = NeighbourSampler(graph, fans).sample(range(graph.num_nodes), threads=1)
+        sample = NeighborSampler(graph, fans).sample(range(graph.num_nodes), threads=1)
         assert int(sample.input_nodes.max()) < graph.num_nodes
         for block in sample.blocks:
             assert not block.num_edges or int(block.relations.max()) < graph.num_relations

@@ -16,7 +16,7 @@ from pathlib import Path
 import torch
 
 from shorthaul.errors import RowIndexError, ShorthaulError
-from shorthaul.graphs import NeighbourSampler, RelationalGraph
+from shorthaul.graphs import NeighborSampler, RelationalGraph
 from shorthaul.graphs.index import kernels as index_kernels
 from shorthaul.graphs.index import plain as plain_indexes
 from shorthaul.graphs.sampling import sampler as sampler_module
@@ -45,7 +45,7 @@ def run_sampling() -> None:
                 if replace and fan == [10**6]:
                     continue
                 options = {"replace": replace, "resample": resample}
-                one, other = (NeighbourSampler(each, fan, **options) for each in (graph, opened))
+                one, other = (NeighborSampler(each, fan, **options) for each in (graph, opened))
                 for number, seeds in enumerate((range(0, 300, 2), [7, 7, 0], [])):
                     for threads in (1, 3):
                         sample = one.sample(seeds, number=number, threads=threads)
@@ -142,9 +142,9 @@ def run_rows() -> None:
     large = StoredRows(torch.randn(4096, 1024, generator=generator), torch.float32)
     ids = torch.randint(4096, (6000,), generator=generator)
     assert torch.equal(host_kernels.gather(large, ids), plain_rows.gather(large, ids))
-    quantised = torch.randint(-128, 127, (40, 19), generator=generator).to(torch.int8)
+    quantized = torch.randint(-128, 127, (40, 19), generator=generator).to(torch.int8)
     scales = torch.rand(40, generator=generator)
-    rows = StoredRows(quantised, torch.float32, scales)
+    rows = StoredRows(quantized, torch.float32, scales)
     ids = torch.randint(40, (91,), generator=generator)
     torch.testing.assert_close(host_kernels.gather(rows, ids), plain_rows.gather(rows, ids))
 

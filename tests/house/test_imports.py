@@ -37,7 +37,7 @@ LAYERS = (
     ("__main__",),
 )
 # On its own line, a package may import only these.
-NEIGHBOURS = {
+NEIGHBORS = {
     "errors": {"units"},
     "dtypes": {"errors"},
     "settings": {"errors", "host_memory", "units"},
@@ -47,15 +47,15 @@ NEIGHBOURS = {
     "graphs": {"tensors"},  # features, and indexes on disk, are tables of rows
     "storage": {"jit"},  # the io_uring engine's ring is a generated kernel
 }
-# The catalogue imports everything, so only what nothing imports may import it.
-MAY_IMPORT_CATALOGUE = {"cli", "__main__"}
+# The catalog imports everything, so only what nothing imports may import it.
+MAY_IMPORT_CATALOG = {"cli", "__main__"}
 
 
 @dataclass(frozen=True)
 class Import:
     """One import of one module of the package by another."""
 
-    module: str  # dotted, without the package's own name: "jit.kernel", "" for the catalogue
+    module: str  # dotted, without the package's own name: "jit.kernel", "" for the catalog
     target: str
     line: int
     is_at_import_time: bool
@@ -129,11 +129,11 @@ def find_wrong_imports(source: Path) -> list[str]:
         if not one or one == other or not {one, other} <= {"", *rank}:
             continue
         if not other:
-            if one not in MAY_IMPORT_CATALOGUE:
-                problems.append(f"{where} imports the catalogue, which imports everything")
+            if one not in MAY_IMPORT_CATALOG:
+                problems.append(f"{where} imports the catalog, which imports everything")
         elif rank[other] > rank[one]:
             problems.append(f"{where} imports {each.target}, which lies after it")
-        elif rank[other] == rank[one] and other not in NEIGHBOURS.get(one, set()):
+        elif rank[other] == rank[one] and other not in NEIGHBORS.get(one, set()):
             problems.append(f"{where} imports {each.target}, which lies beside it")
     return problems
 
@@ -211,7 +211,7 @@ def _write(source: Path, files: dict[str, str]) -> Path:
         ),
         (
             {"__init__.py": "", "jit/kernel.py": "import shorthaul as sh\n"},
-            "jit.kernel:1 imports the catalogue, which imports everything",
+            "jit.kernel:1 imports the catalog, which imports everything",
         ),
         ({"helpful.py": ""}, "helpful has no place in the order of packages"),
     ],

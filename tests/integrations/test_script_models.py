@@ -109,7 +109,7 @@ def test_offloading_covers_calls_and_errors_name_the_memory(watch, tmp_path, mon
     assert models.shares.optimizer_bytes == 2 * models.shares.gradient_bytes + 8
     models.offload.close()
     tight = watch(offloads=True, memory_bytes=2**20, directory=str(tmp_path))
-    with pytest.raises(ProcessMemoryError, match=r"optimiser states 2\.0 MiB"):
+    with pytest.raises(ProcessMemoryError, match=r"optimizer states 2\.0 MiB"):
         nn.Sequential(net)(torch.ones(1024, 512))
     tight.uninstall()
 

@@ -111,7 +111,7 @@ def test_the_digest_changes_with_the_source(changed: CppSource) -> None:
     assert digest(changed) != digest(SCALE)
 
 
-def test_flags_are_not_confused_with_their_neighbours() -> None:
+def test_flags_are_not_confused_with_their_neighbors() -> None:
     split = dataclasses.replace(SCALE, flags=("-DA", "-DB"))
     joined = dataclasses.replace(SCALE, flags=("-DA-DB",))
     assert digest(split) != digest(joined)

@@ -135,7 +135,7 @@ def _sampled(on_disk: bool) -> Callable[[Tensors, Path], Run]:
             graph = make_graph(given)
             if on_disk:
                 graph = sh.RelationalGraph.open(graph.save(folder / "graph", ["target"]))
-            sampler = sh.NeighbourSampler(graph, FAN_OUTS, seed=7)
+            sampler = sh.NeighborSampler(graph, FAN_OUTS, seed=7)
             return _blocks(sampler.sample(given["seeds"], number=3).blocks)
 
         return run
@@ -144,7 +144,7 @@ def _sampled(on_disk: bool) -> Callable[[Tensors, Path], Run]:
 
 
 def _sampled_plainly(given: Tensors) -> Tensors:
-    sampler = sh.NeighbourSampler(make_graph(given), FAN_OUTS, seed=7)
+    sampler = sh.NeighborSampler(make_graph(given), FAN_OUTS, seed=7)
     return _blocks(sampler.sample_plainly(sampler.require_seeds(given["seeds"]), 3).blocks)
 
 
@@ -195,8 +195,8 @@ OPERATIONS = (
         "a saved graph in memory", edges, _saved(in_memory=True), _plain_graph, is_heavy=True
     ),
     Operation("a graph of triples", edges, _read, _plain_graph),
-    Operation("NeighbourSampler", _seeded, _sampled(on_disk=False), _sampled_plainly),
-    Operation("NeighbourSampler on disk", _seeded, _sampled(on_disk=True), _sampled_plainly),
+    Operation("NeighborSampler", _seeded, _sampled(on_disk=False), _sampled_plainly),
+    Operation("NeighborSampler on disk", _seeded, _sampled(on_disk=True), _sampled_plainly),
     Operation("MiniBatchLoader", _featured, _loaded(0, on_disk=False), is_exact=True),
     Operation(
         "MiniBatchLoader ahead", _featured, _loaded(2, on_disk=False), is_exact=True, is_heavy=True

@@ -42,7 +42,7 @@ def _inputs() -> dict[str, torch.Tensor]:
 
 
 def fill(module: nn.Module, dtype: torch.dtype) -> nn.Module:
-    """The same parameters, whatever initialised them."""
+    """The same parameters, whatever initialized them."""
     module = module.to(dtype)
     with torch.no_grad():
         for number, each in enumerate(module.parameters()):

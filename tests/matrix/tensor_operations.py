@@ -237,14 +237,14 @@ def _plain_file(given: Tensors) -> Tensors:
         }
 
 
-def _quantised(kind: str) -> Callable[[Tensors, Path], Run]:
+def _quantized(kind: str) -> Callable[[Tensors, Path], Run]:
     def prepare(given: Tensors, folder: Path) -> Run:
         def run() -> Tensors:
             ids = given["ids"]
-            path = folder / "quantised.safetensors"
-            saved = sh.save_features(path, given["x"], quantise=kind, progress=False)
+            path = folder / "quantized.safetensors"
+            saved = sh.save_features(path, given["x"], quantize=kind, progress=False)
             u = sh.open(path)
-            table = sh.unified(sh.tensors.quantise(given["x"], kind))
+            table = sh.unified(sh.tensors.quantize(given["x"], kind))
             found = {}
             for name, each in (("disk", u), ("memory", table)):
                 found[name] = each[ids]
@@ -259,7 +259,7 @@ def _quantised(kind: str) -> Callable[[Tensors, Path], Run]:
     return prepare
 
 
-def _plain_quantised(kind: str) -> Callable[[Tensors], Tensors]:
+def _plain_quantized(kind: str) -> Callable[[Tensors], Tensors]:
     def plain(given: Tensors) -> Tensors:
         x = given["x"]
         if kind == "int8":
@@ -309,8 +309,8 @@ OPERATIONS = (
         Operation(
             f"{kind} rows",
             _on_disk,
-            _quantised(kind),
-            _plain_quantised(kind),
+            _quantized(kind),
+            _plain_quantized(kind),
             is_heavy=kind != "int8",
         )
         for kind in ("float16", "bfloat16", "int8")

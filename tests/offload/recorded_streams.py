@@ -74,7 +74,7 @@ class RecordedStreams:
     def is_done(self, event: Event) -> bool:
         return event.is_passed
 
-    def synchronise(self, event: Event) -> None:
+    def synchronize(self, event: Event) -> None:
         self.log.append(f"host: wait for {event.name}")
         self.run()
         assert event.is_passed, "the host would wait for ever"

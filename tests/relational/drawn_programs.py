@@ -64,7 +64,7 @@ def _turn(value: Any, _other: Any) -> Any:
     return concat(rest, first)
 
 
-def _normalise(value: Any, _other: Any) -> Any:
+def _normalize(value: Any, _other: Any) -> Any:
     return layer_norm(value) if value.shape[-1] else value
 
 
@@ -78,7 +78,7 @@ ANYWHERE: dict[str, Callable[[Any, Any], Any]] = {
     "elu": lambda a, b: elu(a),
     "exp": lambda a, b: exp(tanh(a)),
     "gelu": lambda a, b: gelu(a),
-    "layer_norm": _normalise,
+    "layer_norm": _normalize,
     "leaky_relu": lambda a, b: leaky_relu(a, 0.1),
     "log": lambda a, b: log(1 + a**2),
     "multiply": lambda a, b: a * tanh(b),

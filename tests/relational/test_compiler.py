@@ -30,7 +30,7 @@ def test_a_pass_can_be_left_out():
 
 
 def test_an_unknown_pass_is_refused():
-    with pytest.raises(ValueError, match="there are canonicalise"):
+    with pytest.raises(ValueError, match="there are canonicalize"):
         _compile(without=("magic",))
 
 

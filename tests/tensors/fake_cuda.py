@@ -95,8 +95,8 @@ class FakeCudaRuntime:
     def clear_error(self) -> None:
         self.last_error = SUCCESS
 
-    def synchronise(self, device: torch.device) -> None:
-        self.calls.append(("synchronise", str(device)))
+    def synchronize(self, device: torch.device) -> None:
+        self.calls.append(("synchronize", str(device)))
 
     def view(
         self, pointer: int, length_bytes: int, device: torch.device, keeper: object

@@ -36,8 +36,8 @@ class Gathers:
             self.table = sh.unified(rows)
         else:
             path = directory / "rows.safetensors"
-            quantise = "bfloat16" if kind == "packed" else None
-            sh.save_features(path, rows, quantise=quantise, progress=False)
+            quantize = "bfloat16" if kind == "packed" else None
+            sh.save_features(path, rows, quantize=quantize, progress=False)
             cache = {"cache": kind, "cache_bytes": "64KiB"} if kind in CACHES else {}
             self.table = sh.open(path, engine=engine, **cache)
             self.table.table._piece_bytes = 2**14  # many pieces: a gather comes through all states

@@ -76,15 +76,15 @@ def interrupt_each_line(folder: Path, every: int, **options: object) -> None:
     assert torch.equal(read(path), expected)
 
 
-@pytest.mark.parametrize("quantise", [None, "int8"])
-def test_some_lines(tmp_path, quantise):
-    interrupt_each_line(tmp_path, EVERY, quantise=quantise)
+@pytest.mark.parametrize("quantize", [None, "int8"])
+def test_some_lines(tmp_path, quantize):
+    interrupt_each_line(tmp_path, EVERY, quantize=quantize)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("quantise", [None, "int8"])
-def test_each_line(tmp_path, quantise):
-    interrupt_each_line(tmp_path, 1, quantise=quantise)
+@pytest.mark.parametrize("quantize", [None, "int8"])
+def test_each_line(tmp_path, quantize):
+    interrupt_each_line(tmp_path, 1, quantize=quantize)
 
 
 def test_signals_at_random_moments_all_arrive(tmp_path):

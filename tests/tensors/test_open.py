@@ -162,7 +162,7 @@ def test_a_closed_table_says_so(tmp_path: Path) -> None:
     u.close()
 
 
-def write_quantised(path: Path, rows: torch.Tensor, scales: torch.Tensor | None, seen: str) -> None:
+def write_quantized(path: Path, rows: torch.Tensor, scales: torch.Tensor | None, seen: str) -> None:
     tensors = {"rows": rows} if scales is None else {"rows": rows, "scales": scales}
     save_file(tensors, path, metadata={"shorthaul.seen_dtype": seen})
 
@@ -182,9 +182,9 @@ def write_quantised(path: Path, rows: torch.Tensor, scales: torch.Tensor | None,
         (torch.ones(4, 3, dtype=torch.float16), None, "C64"),
     ],
 )
-def test_scales_and_dtypes_of_a_quantised_file_are_checked(tmp_path, rows, scales, seen) -> None:
-    write_quantised(tmp_path / "x.safetensors", rows, scales, seen)
-    with pytest.raises(TableFormatError, match="are no quantised table"):
+def test_scales_and_dtypes_of_a_quantized_file_are_checked(tmp_path, rows, scales, seen) -> None:
+    write_quantized(tmp_path / "x.safetensors", rows, scales, seen)
+    with pytest.raises(TableFormatError, match="are no quantized table"):
         sh.open(tmp_path / "x.safetensors")
 
 

@@ -62,18 +62,18 @@ def test_a_file_is_copied_from_disk_to_disk(tmp_path: Path) -> None:
     assert torch.equal(sh.open(again.path).cpu(), ROWS[10:])
 
 
-@pytest.mark.parametrize("quantise", ["float16", "bfloat16", "int8"])
-def test_quantised_files(tmp_path: Path, quantise) -> None:
-    saved = sh.save_features(tmp_path / "x.safetensors", chunks_of(), quantise=quantise)
-    assert saved.stored_dtype == getattr(torch, quantise)
+@pytest.mark.parametrize("quantize", ["float16", "bfloat16", "int8"])
+def test_quantized_files(tmp_path: Path, quantize) -> None:
+    saved = sh.save_features(tmp_path / "x.safetensors", chunks_of(), quantize=quantize)
+    assert saved.stored_dtype == getattr(torch, quantize)
     opened = sh.open(saved.path)
     assert opened.dtype == torch.float32
     ids = torch.tensor([999, 0, 500, -1])
-    assert torch.equal(opened[ids], sh.unified(sh.tensors.quantise(ROWS, quantise))[ids])
+    assert torch.equal(opened[ids], sh.unified(sh.tensors.quantize(ROWS, quantize))[ids])
     worst = (opened.cpu() - ROWS).abs().max().item()
     assert worst == pytest.approx(saved.largest_error)
     assert saved.file_bytes < 4096 + ROWS.nbytes * 0.61
-    empty = sh.save_features(tmp_path / "y.safetensors", ROWS[:0], quantise=quantise)
+    empty = sh.save_features(tmp_path / "y.safetensors", ROWS[:0], quantize=quantize)
     assert sh.open(empty.path)[torch.empty(0, dtype=torch.int64)].shape == (0, 3)
 
 
@@ -107,7 +107,7 @@ def test_sources_that_are_no_rows(tmp_path: Path, source, said: str) -> None:
 def test_formats_that_cannot_hold_it(tmp_path: Path) -> None:
     for name, options, said in (
         ("x.pt", {}, "are read, not written"),
-        ("x.npy", {"quantise": "int8"}, "cannot say that its rows are quantised"),
+        ("x.npy", {"quantize": "int8"}, "cannot say that its rows are quantized"),
         ("x.npy", {"dtype": torch.bfloat16}, "no torch.bfloat16"),
     ):
         with pytest.raises(TableFormatError, match=said):
@@ -208,14 +208,14 @@ def test_what_another_writer_is_writing_is_left_alone(tmp_path: Path) -> None:
     assert [each.name for each in tmp_path.iterdir()] == ["x.npy"]
 
 
-@pytest.mark.parametrize("quantise", [None, "bfloat16", "int8"])
-def test_negated_and_float64_features_are_saved_as_their_values(tmp_path: Path, quantise) -> None:
+@pytest.mark.parametrize("quantize", [None, "bfloat16", "int8"])
+def test_negated_and_float64_features_are_saved_as_their_values(tmp_path: Path, quantize) -> None:
     """numpy's default is float64, and a negated view only says what it is."""
     values = torch._neg_view(torch.linspace(-2, 2, 300, dtype=torch.float64).view(30, 10))
-    saved = sh.save_features(tmp_path / "x.safetensors", values, quantise=quantise)
+    saved = sh.save_features(tmp_path / "x.safetensors", values, quantize=quantize)
     u = sh.open(saved.path)
     ids = torch.tensor([29, 0, 3])
-    bound = {None: 0.0, "bfloat16": 2.0**-8, "int8": 2.0**-7}[quantise]
+    bound = {None: 0.0, "bfloat16": 2.0**-8, "int8": 2.0**-7}[quantize]
     expected = values.clone()[ids]
     assert u.dtype is torch.float64
     assert float((u[ids] - expected).abs().max()) <= bound
@@ -229,11 +229,11 @@ def test_negated_and_float64_features_are_saved_as_their_values(tmp_path: Path, 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.bfloat16])
 def test_int8_tables_do_not_depend_on_the_default_dtype(tmp_path: Path, dtype) -> None:
-    expected = sh.tensors.quantise(ROWS, "int8")
+    expected = sh.tensors.quantize(ROWS, "int8")
     try:
         torch.set_default_dtype(dtype)
-        saved = sh.save_features(tmp_path / "x.safetensors", ROWS, quantise="int8")
-        found = sh.tensors.quantise(ROWS, "int8")
+        saved = sh.save_features(tmp_path / "x.safetensors", ROWS, quantize="int8")
+        found = sh.tensors.quantize(ROWS, "int8")
         opened = sh.open(saved.path)
         ids = torch.arange(len(ROWS))
         assert torch.equal(opened[ids], expected.gather(ids))

@@ -16,7 +16,7 @@ from shorthaul.errors import (
     RowArgumentError,
     RowIndexError,
 )
-from shorthaul.tensors import UnifiedTensor, quantise
+from shorthaul.tensors import UnifiedTensor, quantize
 
 ROWS = torch.arange(60.0).view(20, 3)
 IDS = torch.tensor([3, 19, 3, -1, 0])
@@ -346,11 +346,11 @@ def test_a_file_is_never_written_through_its_tensor(on_disk: UnifiedTensor) -> N
         on_disk.scatter_(torch.tensor([0]), torch.ones(1, 3))
 
 
-def test_quantised_rows_in_memory_are_read_by_row() -> None:
-    u = sh.unified(quantise(ROWS, "int8"))
+def test_quantized_rows_in_memory_are_read_by_row() -> None:
+    u = sh.unified(quantize(ROWS, "int8"))
     assert (u.dtype, u.kind) == (torch.float32, "host")
     torch.testing.assert_close(u[IDS], ROWS[IDS], atol=0.3, rtol=0)
-    with pytest.raises(DiskTensorError, match="`add` is not done on a quantised tensor"):
+    with pytest.raises(DiskTensorError, match="`add` is not done on a quantized tensor"):
         u + 1
 
 

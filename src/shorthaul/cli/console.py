@@ -20,7 +20,7 @@ WIDTH_OF_FILES = 100  # what is piped or written has no terminal to ask
 
 
 def make_console() -> Console:
-    """A console for results. Colours and the terminal's width only where there is a terminal.
+    """A console for results. Colors and the terminal's width only where there is a terminal.
 
     Square brackets are printed as they are: paths and names of extras have them.
     """

@@ -51,7 +51,7 @@ def doctor(context: click.Context, quick: bool, scratch: Path | None, as_json: b
     else:
         console = make_console()
         console.print(render_sections(sections))
-        console.print(summarise(sections))
+        console.print(summarize(sections))
     context.exit(0 if is_working(sections) else 1)
 
 
@@ -61,7 +61,7 @@ def examine(*, is_quick: bool, say: Callable[[str], None]) -> tuple[Section, ...
     return collect_sections(chosen, lambda name: say(f"looking at: {name}"))
 
 
-def summarise(sections: tuple[Section, ...]) -> str:
+def summarize(sections: tuple[Section, ...]) -> str:
     """The last line: whether shorthaul can do its work here."""
     findings = [each for section in sections for each in section.findings]
     broken = [each.name for each in findings if each.status == "broken"]

@@ -1,4 +1,4 @@
-"""What `shorthaul doctor` finds: plain values first, words and colours after."""
+"""What `shorthaul doctor` finds: plain values first, words and colors after."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from shorthaul.errors import ShorthaulError
 # missing: not there, and not needed for the rest.  broken: shorthaul cannot do its work here.
 Status = Literal["ok", "warning", "missing", "broken"]
 
-_COLOURS: Mapping[Status, str] = {
+_COLORS: Mapping[Status, str] = {
     "ok": "green",
     "warning": "yellow",
     "missing": "blue",
@@ -116,7 +116,7 @@ def _render_section(section: Section, name_width: int, given: set[str]) -> Rende
     table.add_column(width=name_width)
     table.add_column(overflow="fold")
     for each in section.findings:
-        table.add_row(Text(each.status, _COLOURS[each.status]), Text(each.name), Text(each.value))
+        table.add_row(Text(each.status, _COLORS[each.status]), Text(each.name), Text(each.value))
         for line in each.advice.splitlines() if each.advice not in given else ():
             table.add_row("", "", Text(f"> {line.strip()}", "dim"))
         given.add(each.advice)

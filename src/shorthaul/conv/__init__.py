@@ -3,7 +3,7 @@
 from shorthaul.conv.execution.fingerprint import freeze_weights
 from shorthaul.conv.functional import conv1d, conv2d, conv3d
 from shorthaul.conv.layer import Conv1d, Conv2d, Conv3d
-from shorthaul.conv.models.quantise import QuantisationReport, QuantisedLayer, quantise_weights
+from shorthaul.conv.models.quantize import QuantizationReport, QuantizedLayer, quantize_weights
 from shorthaul.conv.models.replace import ReplacedLayer, ReplacementReport, replace_convs
 from shorthaul.conv.planning.estimate import TWELVE_LAYERS, Estimate, Layer, estimate
 from shorthaul.conv.problem import ACTIVATIONS, PADDING_MODES, ConvProblem
@@ -19,8 +19,8 @@ __all__ = [
     "ConvProblem",
     "Estimate",
     "Layer",
-    "QuantisationReport",
-    "QuantisedLayer",
+    "QuantizationReport",
+    "QuantizedLayer",
     "ReplacedLayer",
     "ReplacementReport",
     "conv1d",
@@ -31,6 +31,6 @@ __all__ = [
     "conv_transpose3d",
     "estimate",
     "freeze_weights",
-    "quantise_weights",
+    "quantize_weights",
     "replace_convs",
 ]

@@ -7,7 +7,7 @@ of the image column by column::
     W[i][r][m][k * Kh + u] = I[i][r][m * s + u][k]
 
 so that window (m, n) is one contiguous run of Kw * Kh values that starts at n * s * Kh, and the
-overlap of horizontal neighbours is stored once. Three dimensions only make the band deeper:
+overlap of horizontal neighbors is stored once. Three dimensions only make the band deeper:
 u counts the kd * kh values of a column.
 """
 

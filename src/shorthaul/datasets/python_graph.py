@@ -52,7 +52,7 @@ class PythonGraph:
     features: torch.Tensor  # (nodes, 64) float32
     labels: torch.Tensor  # (nodes,) int64; -1 where a node is not a function
     class_names: tuple[str, ...]
-    train: torch.Tensor  # ids of labelled nodes, ascending; the three parts share none
+    train: torch.Tensor  # ids of labeled nodes, ascending; the three parts share none
     validation: torch.Tensor
     test: torch.Tensor
 

@@ -8,15 +8,15 @@ from shorthaul.graphs.loading.mini_batch import MiniBatch
 from shorthaul.graphs.loading.mini_batch_loader import MiniBatchLoader
 from shorthaul.graphs.node_names import NodeNames
 from shorthaul.graphs.relation import Relation
-from shorthaul.graphs.sampling.blocks import Block, NeighbourSample
-from shorthaul.graphs.sampling.sampler import NeighbourSampler
+from shorthaul.graphs.sampling.blocks import Block, NeighborSample
+from shorthaul.graphs.sampling.sampler import NeighborSampler
 
 __all__ = [
     "Block",
     "MiniBatch",
     "MiniBatchLoader",
-    "NeighbourSample",
-    "NeighbourSampler",
+    "NeighborSample",
+    "NeighborSampler",
     "NodeNames",
     "PairIndex",
     "Relation",

@@ -87,7 +87,7 @@ class GraphColumn(DiskTable):
             self._require_ascending(plain_ids(ids, self.rows).long(), numbers)
 
     def _require_ascending(self, places: torch.Tensor, ends: torch.Tensor) -> None:
-        # Neighbours in one request: the begin and the end of a row are, and all numbers of a slice.
+        # Neighbors in one request: the begin and the end of a row are, and all numbers of a slice.
         turns = torch.nonzero(places.diff().sign() * ends.diff().sign() < 0)
         if len(turns):
             first = int(turns[0])

@@ -27,7 +27,7 @@ _log = logging.getLogger("shorthaul")
 class ShorthaulCallback(TrainerCallback):
     """Offloads what autograd saves in each training step of a `Trainer`; gradients are bit-equal.
 
-    `memory` is what the whole process may have, such as "8GiB": parameters, gradients, optimiser states
+    `memory` is what the whole process may have, such as "8GiB": parameters, gradients, optimizer states
     and what is resident when training begins are taken off, the rest is the budget of live
     activations. Without `memory` and `budget` everything leaves memory. Other knobs are those of
     `sh.offload_activations`. The model is not touched: it is the training step that is run inside of
@@ -117,7 +117,7 @@ class ShorthaulCallback(TrainerCallback):
         report = offload.report()
         offload.close()
         if self.steps:
-            _log.info("%s", summarise(report, self.steps))
+            _log.info("%s", summarize(report, self.steps))
         else:
             _log.warning("nothing was offloaded: the trainer never called its training_step")
 
@@ -147,7 +147,7 @@ def metrics_of(report: OffloadReport) -> dict[str, float]:
     }
 
 
-def summarise(report: OffloadReport, steps: int) -> str:
+def summarize(report: OffloadReport, steps: int) -> str:
     """One line for the log."""
     counts = report.counts
     return (

@@ -2,9 +2,9 @@
 
 | share             | how it is known                                                          |
 | ----------------- | ------------------------------------------------------------------------ |
-| resident now      | the system says so: parameters, data, libraries, optimiser states if any |
+| resident now      | the system says so: parameters, data, libraries, optimizer states if any |
 | gradients         | parameters that are trained and have none yet                            |
-| optimiser states  | the optimiser's own step, taken on tensors without memory                |
+| optimizer states  | the optimizer's own step, taken on tensors without memory                |
 | temporaries       | a tenth of the whole: what operators hold that nobody saves              |
 | live activations  | the rest: the budget                                                     |
 """
@@ -72,7 +72,7 @@ class MemoryShares:
         parts = {
             "resident now": self.resident_bytes,
             "gradients": self.gradient_bytes,
-            "optimiser states": self.optimizer_bytes,
+            "optimizer states": self.optimizer_bytes,
             "activations needed at once": activation_bytes,
         }
         return ProcessMemoryError(self.memory_bytes, self.least_bytes(activation_bytes), parts)
@@ -110,7 +110,7 @@ def measure_shares(
 
 
 def estimate_coming_state_bytes(optimizer: Any) -> int:
-    """Bytes of state that the first step of an optimiser will make.
+    """Bytes of state that the first step of an optimizer will make.
 
     >>> weight = torch.nn.Parameter(torch.zeros(1000))
     >>> estimate_coming_state_bytes(torch.optim.SGD([weight], 0.1, momentum=0.9))
@@ -127,7 +127,7 @@ def estimate_coming_state_bytes(optimizer: Any) -> int:
         return _step_without_memory(own, fresh)
     except (
         Exception
-    ):  # optimisers are anybody's code, and some look at values, which there are none
+    ):  # optimizers are anybody's code, and some look at values, which there are none
         fresh_bytes: int = sum(each.nbytes for each in fresh.values())
         return _STATES_OF_UNKNOWN_OPTIMIZERS * fresh_bytes
 

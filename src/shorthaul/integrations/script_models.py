@@ -159,7 +159,7 @@ class ScriptModels:
 
 
 def find_optimizers(module: nn.Module) -> list[torch.optim.Optimizer]:
-    """The optimisers that train parameters of a module; nobody else knows of both."""
+    """The optimizers that train parameters of a module; nobody else knows of both."""
     own = {id(each) for each in module.parameters()}
     made = [each for each in gc.get_objects() if issubclass(type(each), torch.optim.Optimizer)]
     # One that wraps another, as accelerate's does, shows the same groups.

@@ -33,7 +33,7 @@ _transforms: Any = torch._C._functorch
 
 Overload: TypeAlias = "torch._ops.OpOverload[..., Any]"
 
-# What the dispatcher looks at in an ordinary CPU tensor. Fake, sparse, quantised, negated, tracked
+# What the dispatcher looks at in an ordinary CPU tensor. Fake, sparse, quantized, negated, tracked
 # and wrapped tensors have more, or others. Should PyTorch's change, every call is dispatched.
 _dispatch_keys: Any = torch._C._dispatch_keys
 _is_profiling: Any = torch._C._autograd._profiler_enabled

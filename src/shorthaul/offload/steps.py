@@ -135,9 +135,9 @@ def retry_step(
     *,
     attempts: int = 1,
 ) -> Result:
-    """Run `step` (forward and backward, not the optimiser), again if an activation is lost.
+    """Run `step` (forward and backward, not the optimizer), again if an activation is lost.
 
-    Parameters are unchanged until the optimiser steps, so a step that failed half-way can be run
+    Parameters are unchanged until the optimizer steps, so a step that failed half-way can be run
     from its beginning once the gradients of `parameters` and the random state are what they were.
     """
     before = StepState(parameters)

@@ -147,7 +147,7 @@ def _as_ranges(
 def _bridge(
     gaps: Int64Array, largest_gap_bytes: int, largest_waste: float | None, needed_bytes: int
 ) -> npt.NDArray[np.bool_]:
-    """For each two neighbours, whether they may share a request."""
+    """For each two neighbors, whether they may share a request."""
     bridged: npt.NDArray[np.bool_] = gaps <= largest_gap_bytes
     if largest_waste is None:
         return bridged

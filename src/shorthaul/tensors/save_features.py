@@ -45,7 +45,7 @@ from shorthaul.tensors.files.formats import (
 )
 from shorthaul.tensors.files.part_files import open_part, sweep_parts, sync_directory
 from shorthaul.tensors.progress_bar import progress_bar
-from shorthaul.tensors.tables.quantized import Quantisation, QuantisedRows, quantise_rows
+from shorthaul.tensors.tables.quantized import Quantization, QuantizedRows, quantize_rows
 from shorthaul.tensors.unified_tensor import UnifiedTensor
 from shorthaul.units import parse_bytes
 
@@ -62,7 +62,7 @@ class SavedTable:
     dtype: torch.dtype  # what a reader sees
     stored_dtype: torch.dtype
     file_bytes: int
-    largest_error: float  # of a quantised value, against what was given; 0 when nothing was lost
+    largest_error: float  # of a quantized value, against what was given; 0 when nothing was lost
 
 
 @outside_graphs
@@ -71,7 +71,7 @@ def save_features(
     source: Any,
     *,
     dtype: torch.dtype | str | None = None,
-    quantise: Quantisation | None = None,
+    quantize: Quantization | None = None,
     rows: int | None = None,
     chunk_bytes: int | str = "16MiB",
     progress: bool = True,
@@ -81,18 +81,18 @@ def save_features(
 
     `source` is a tensor, a unified tensor on disk, an array or `np.memmap`, or anything that gives
     chunks of rows one after the other; `rows` is how many there will be, for the progress bar.
-    The suffix chooses the format: `.npy`, `.safetensors`, anything else raw. `quantise` (float16,
+    The suffix chooses the format: `.npy`, `.safetensors`, anything else raw. `quantize` (float16,
     bfloat16 or int8 with a scale per row) needs `.safetensors`, which can say what it holds.
     """
     target = Path(path)
-    kind = _choose_kind(target, quantise)
+    kind = _choose_kind(target, quantize)
     step_bytes = max(HEADER_BYTES, parse_bytes(chunk_bytes) // HEADER_BYTES * HEADER_BYTES)
     chunks, known_rows = _chunks_of(source, step_bytes)
     with (
         _chosen_engine(engine) as chosen,
         _Writer(target, chosen, step_bytes, 0 if kind == "raw" else HEADER_BYTES) as writer,
     ):
-        table = _Rows(target, None if dtype is None else parse_dtype(dtype), quantise)
+        table = _Rows(target, None if dtype is None else parse_dtype(dtype), quantize)
         with progress_bar(target.name, progress) as bar:
             for number, chunk in enumerate(chunks):
                 values = table.take(number, chunk)
@@ -121,9 +121,9 @@ class _Rows:
     """What the chunks turned out to be: dtype, shape, scales, and the header that says so."""
 
     def __init__(
-        self, path: Path, dtype: torch.dtype | None, quantise: Quantisation | None
+        self, path: Path, dtype: torch.dtype | None, quantize: Quantization | None
     ) -> None:
-        self.path, self.wanted, self.quantise = path, dtype, quantise
+        self.path, self.wanted, self.quantize = path, dtype, quantize
         self.row_shape: tuple[int, ...] | None = None
         self.rows = 0
         self.largest_error = 0.0
@@ -145,10 +145,10 @@ class _Rows:
             )
         first_row, self.rows = self.rows, self.rows + len(values)
         values = values.to(self.seen).contiguous()
-        if self.quantise is None or len(values) == 0:
-            self.stored = getattr(torch, self.quantise or "", self.seen)
+        if self.quantize is None or len(values) == 0:
+            self.stored = getattr(torch, self.quantize or "", self.seen)
             return values
-        packed: QuantisedRows = quantise_rows(values, self.quantise, first_row=first_row)
+        packed: QuantizedRows = quantize_rows(values, self.quantize, first_row=first_row)
         self.stored = packed.values.dtype
         self.largest_error = max(self.largest_error, packed.report().largest_error)
         if packed.scales is not None:
@@ -173,11 +173,11 @@ class _Rows:
             return npy_header(self.path, self.shape, self.stored), []
         scales = (
             torch.cat([torch.empty(0, dtype=torch.float32, device="cpu"), *self._scales])
-            if self.quantise == "int8"
+            if self.quantize == "int8"
             else None
         )
         if kind == "safetensors":
-            seen = self.seen if self.quantise is not None else None
+            seen = self.seen if self.quantize is not None else None
             header = safetensors_header(self.shape, self.stored, seen, scales)
             return header, [] if scales is None else [scales]
         return b"", []
@@ -321,16 +321,16 @@ def _aligned(pool: BufferPool, data: bytes) -> Buffer:
     return buffer
 
 
-def _choose_kind(path: Path, quantise: str | None) -> Literal["npy", "safetensors", "raw"]:
+def _choose_kind(path: Path, quantize: str | None) -> Literal["npy", "safetensors", "raw"]:
     kind = SUFFIXES.get(path.suffix, "raw")
     if kind == "torch":
         raise TableFormatError(
             path, "torch.save files are read, not written", "Use .npy, .safetensors or .bin."
         )
-    if quantise is not None and kind != "safetensors":
+    if quantize is not None and kind != "safetensors":
         raise TableFormatError(
             path,
-            f"a {path.suffix or 'raw'} file cannot say that its rows are quantised",
+            f"a {path.suffix or 'raw'} file cannot say that its rows are quantized",
             "Use the suffix .safetensors.",
         )
     return kind

@@ -459,7 +459,7 @@ class UnifiedTensor(Operand):
         table = self.table.table if isinstance(self.table, RowRange) else self.table
         size_bytes = self.shape[0] * self.table.stored_row_bytes
         if self.has_memory or table.kind != "disk":
-            return DiskTensorError(operation, "quantised", "widen", size_bytes, "rows", remedy)
+            return DiskTensorError(operation, "quantized", "widen", size_bytes, "rows", remedy)
         layout = getattr(table, "layout", None)
         where = "the file" if layout is None else str(layout.path)
         return DiskTensorError(operation, "disk", "read", size_bytes, where, remedy)

@@ -4,7 +4,7 @@ from xml.etree import ElementTree
 
 from benchmarks.measuring.answer import Answer
 from benchmarks.rendering.heat_map import choose_color, draw_heat_map, draw_memory
-from benchmarks.rendering.relational_rows import summarise
+from benchmarks.rendering.relational_rows import summarize
 from tests.benchmarks.runs import make_row
 
 
@@ -23,7 +23,7 @@ def make_rows() -> list[dict]:
     )
     answer.leave_out("RGCN, aifb, inference", "a < b", "plain", over_seconds=100.0)
     answer.leave_out("RGAT 1 head, aifb, inference", "large", "shorthaul", needs_bytes=2**34)
-    return [*answer.rows, *summarise(answer.rows)]
+    return [*answer.rows, *summarize(answer.rows)]
 
 
 def test_a_cell_for_each_case_with_its_failures() -> None:

@@ -7,7 +7,7 @@ from benchmarks.rendering.relational_rows import (
     find_best_peers,
     geometric_mean,
     is_summary,
-    summarise,
+    summarize,
 )
 from tests.benchmarks.runs import make_row
 
@@ -38,7 +38,7 @@ def test_a_peer_without_a_time_is_not_the_fastest() -> None:
 
 
 def test_means_are_added_as_rows() -> None:
-    peer, ours = summarise(ROWS)
+    peer, ours = summarize(ROWS)
     assert (peer["case"], peer["arm"]) == ("geometric mean of 2 cells, inference", "best peer")
     assert peer["speedup"]["median"] == pytest.approx(1.0)
     assert ours["speedup"]["median"] == pytest.approx(6.0)
@@ -47,7 +47,7 @@ def test_means_are_added_as_rows() -> None:
 
 
 def test_means_are_no_cells() -> None:
-    means = summarise(ROWS)
+    means = summarize(ROWS)
     assert all(is_summary(row) for row in means)
     assert find_best_peers(means, "inference") == {}
-    assert summarise([*ROWS, *means]) == means
+    assert summarize([*ROWS, *means]) == means

@@ -15,7 +15,7 @@ from shorthaul.conv.execution.execute import run_forward, run_grad_input, run_gr
 from shorthaul.conv.execution.packing import pack, packed_weights
 from shorthaul.conv.execution.plan import WORKSPACE_STEP, find_workspace, plan_forward
 from shorthaul.conv.functional import conv2d
-from shorthaul.conv.methods.base import SPECIALISED_FLOPS, ConvSchedule
+from shorthaul.conv.methods.base import SPECIALIZED_FLOPS, ConvSchedule
 from shorthaul.conv.methods.gradients.weight import plan_gradient
 from shorthaul.conv.methods.window_blocks import choose_windows, has_much_padding
 from shorthaul.conv.planning.choice import candidate_schedules, choose_schedule, schedule_gradient
@@ -93,7 +93,7 @@ def test_gradients_of_repeated_values_are_rounded_once(dtype: torch.dtype, large
 @given(cases(is_quick=True))
 def test_windows_give_the_same_bits_wherever_they_are_read(case: Case) -> None:
     task = forward_task(case.problem, case.batch, case.sizes)
-    strips = ConvSchedule("window", 6, 2, is_specialised=False, strip_bytes=3000, windows="strips")
+    strips = ConvSchedule("window", 6, 2, is_specialized=False, strip_bytes=3000, windows="strips")
     layouts = ["rows"] if task.shape.kernel[0] == 1 else []
     layouts += ["in_place"] if task.windows == "in_place" else []
     if layouts:
@@ -167,16 +167,16 @@ def test_products_of_pairs_are_atens(name: str) -> None:
     biased = replace(case, problem=replace(case.problem, has_bias=True))
     schedule = choose_schedule(biased.problem, (case.batch, *case.sizes))
     assert schedule.has_pairs
-    assert not schedule.is_specialised
+    assert not schedule.is_specialized
     got = require_forward(biased)
     require_gradients(biased)
     # In a large batch the same images get a kernel of their own.
     image, weight, bias = biased.tensors()
-    specialised = candidate_schedules(biased.problem, (case.batch, *case.sizes))[0]
-    assert specialised.is_specialised
+    specialized = candidate_schedules(biased.problem, (case.batch, *case.sizes))[0]
+    assert specialized.is_specialized
     for each in range(case.batch):
         alone = run_forward(
-            biased.problem, image[each : each + 1], weight, bias, schedule=specialised
+            biased.problem, image[each : each + 1], weight, bias, schedule=specialized
         )
         assert torch.equal(alone[0], got[each]), "an image's bits depend on its batch"
 
@@ -206,7 +206,7 @@ def test_scaled_whole_numbers_are_widened_and_not_paired() -> None:
 
 
 @multiplies_pairs
-def test_a_run_without_a_partner_reads_nothing_of_its_neighbour() -> None:
+def test_a_run_without_a_partner_reads_nothing_of_its_neighbor() -> None:
     # Nine values of a row are four pairs and one: the value beside it belongs to the next pixel.
     case = PAIRED_CASES["rows in place, odd"]
     image, weight, _ = case.tensors()
@@ -253,7 +253,7 @@ def test_skipped_padding_gives_the_bits_of_added_zeros(
     case: Case, strip_bytes: int, depth_chunk: int
 ) -> None:
     strips = ConvSchedule(
-        "window", 6, 2, depth_chunk=depth_chunk, is_specialised=False, strip_bytes=strip_bytes,
+        "window", 6, 2, depth_chunk=depth_chunk, is_specialized=False, strip_bytes=strip_bytes,
         windows="strips",
     )  # fmt: skip
     expected = require_forward(case, schedule=strips)
@@ -261,7 +261,7 @@ def test_skipped_padding_gives_the_bits_of_added_zeros(
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_a_specialised_kernel_for_many_channels_skips_padding(layout: str) -> None:
+def test_a_specialized_kernel_for_many_channels_skips_padding(layout: str) -> None:
     # Gradients pad by all of the kernel but one; two chunks of the window, blocks of two images.
     problem = ConvProblem(64, 72, (1, 4, 3), padding=((0, 0), (3, 3), (2, 2)), layout=layout)
     case = Case(problem, 3, (1, 5, 6))
@@ -320,7 +320,7 @@ def test_packed_rows_without_padding_fit_their_workspace(
     image, weight, _ = Case(problem, batch, sizes).tensors()
     for strip_bytes in (400, 2000, 100_000):
         schedule = ConvSchedule(
-            "window", 6, 2, is_specialised=False, strip_bytes=strip_bytes, windows="rows"
+            "window", 6, 2, is_specialized=False, strip_bytes=strip_bytes, windows="rows"
         )
         plan = plan_forward(problem, (batch, *sizes), schedule, 1)
         packed = pack(plan.weights, plan.canonical, weight)
@@ -336,7 +336,7 @@ def test_packed_rows_without_padding_fit_their_workspace(
 
 @pytest.mark.parametrize("stride", [2, 3])
 @pytest.mark.parametrize("width", [9, 40, 71])
-def test_phases_of_a_strided_gradient_leave_their_neighbours_alone(stride: int, width: int) -> None:
+def test_phases_of_a_strided_gradient_leave_their_neighbors_alone(stride: int, width: int) -> None:
     # Rows of a few pixels, of whole vectors of them, and of both; two vectors of channels, one not full.
     problem = ConvProblem(
         19, 8, (1, 3, 3), (1, stride, stride), padding=((0, 0), (1, 1), (1, 1)), layout="contiguous"
@@ -361,7 +361,7 @@ def test_planes_of_few_channels_are_packed_as_pixels(channels: int, width: int) 
         channels, 19, (1, 3, 3), padding=((0, 0), (1, 1), (1, 0)), layout="contiguous"
     )
     case = Case(problem, 2, (1, 6, width))
-    strips = ConvSchedule("window", 6, 2, is_specialised=False, strip_bytes=1500, windows="strips")
+    strips = ConvSchedule("window", 6, 2, is_specialized=False, strip_bytes=1500, windows="strips")
     expected = require_forward(case, schedule=strips)
     assert torch.equal(require_forward(case, schedule=replace(strips, windows="rows")), expected)
 
@@ -373,7 +373,7 @@ def test_weights_over_padding_are_not_multiplied(layout: str, threads: int) -> N
     problem = ConvProblem(5, 9, (1, 5, 5), padding=((0, 0), (2, 2), (2, 2)), layout=layout)
     image, weight, _ = Case(problem, 4, (1, 2, 2)).tensors()
     torch.set_num_threads(threads)
-    rows = ConvSchedule("window", 6, 2, is_specialised=False, strip_bytes=4000, windows="rows")
+    rows = ConvSchedule("window", 6, 2, is_specialized=False, strip_bytes=4000, windows="rows")
     expected = run_forward(problem, image, weight, schedule=rows)
     weight[..., 0, :] = weight[..., :, 4] = torch.nan
     assert torch.equal(run_forward(problem, image, weight, schedule=rows), expected)
@@ -592,7 +592,7 @@ def test_workspaces_grow_by_steps() -> None:
     assert all(each.data_ptr() % 64 == 0 for each in found)
 
 
-SPECIALISED = (
+SPECIALIZED = (
     ConvProblem(24, 40, (1, 3, 3), padding=((0, 0), (1, 1), (1, 1)), layout="channels_last"),
     ConvProblem(3, 24, (1, 7, 5), stride=(1, 2, 3), layout="contiguous"),
     ConvProblem(24, 32, (1, 1, 1), layout="channels_last"),
@@ -600,12 +600,12 @@ SPECIALISED = (
 )
 
 
-@pytest.mark.parametrize("problem", SPECIALISED, ids=ConvProblem.describe)
-def test_specialised_and_general_kernels_give_the_same_bits(problem: ConvProblem) -> None:
+@pytest.mark.parametrize("problem", SPECIALIZED, ids=ConvProblem.describe)
+def test_specialized_and_general_kernels_give_the_same_bits(problem: ConvProblem) -> None:
     case = Case(problem, 2, (1, 19, 23))
     schedule = choose_schedule(problem, (2, 1, 19, 23))
-    general = require_forward(case, schedule=replace(schedule, is_specialised=False))
-    special = require_forward(case, schedule=replace(schedule, is_specialised=True))
+    general = require_forward(case, schedule=replace(schedule, is_specialized=False))
+    special = require_forward(case, schedule=replace(schedule, is_specialized=True))
     assert torch.equal(general, special)
 
 
@@ -613,7 +613,7 @@ def test_every_candidate_and_cut_gives_the_same_bits() -> None:
     case = Case(PLAIN, 3, (1, 40, 33))
     candidates = candidate_schedules(PLAIN, (3, 1, 40, 33))
     assert len({each.describe() for each in candidates}) == len(candidates) > 2
-    general = [replace(each, is_specialised=False) for each in candidates]
+    general = [replace(each, is_specialized=False) for each in candidates]
     results = [
         require_forward(case, schedule=replace(each, **change))
         for each in general
@@ -711,7 +711,7 @@ def _deep(channels: tuple[int, int], kernel: tuple[int, int, int], **options: An
     """Images of nine planes, and enough of them that kernels are compiled for the shape."""
     problem = ConvProblem(*channels, kernel, **options)
     one = problem.flops(1, (9, 9, 9))
-    return Case(problem, -(-SPECIALISED_FLOPS // one), (9, 9, 9))
+    return Case(problem, -(-SPECIALIZED_FLOPS // one), (9, 9, 9))
 
 
 AROUND = ((1, 1), (1, 1), (1, 1))

@@ -316,7 +316,7 @@ class TestPackedWeights:
 
 
 class DataSGD:
-    """An optimiser of the old kind: its writes raise no version."""
+    """An optimizer of the old kind: its writes raise no version."""
 
     def __init__(self, parameters: list[torch.nn.Parameter]) -> None:
         self.parameters = parameters
@@ -357,13 +357,13 @@ class TestThroughConvolutions:
                 require_close(conv2d(image, weight, bias), torch.conv2d(image, weight, bias))
                 bias.data[2] += 1
 
-    def test_training_with_an_optimiser_that_uses_data(self) -> None:
+    def test_training_with_an_optimizer_that_uses_data(self) -> None:
         torch.manual_seed(0)
         image, weight = torch.randn(1, 3, 6, 6), torch.nn.Parameter(torch.randn(4, 3, 3, 3))
-        optimiser = DataSGD([weight])
+        optimizer = DataSGD([weight])
         for _ in range(3):
             weight.grad = None
             conv2d(image, weight).pow(2).mean().backward()
-            optimiser.step()
+            optimizer.step()
             with torch.no_grad():  # evaluation between steps
                 require_close(conv2d(image, weight), torch.conv2d(image, weight))

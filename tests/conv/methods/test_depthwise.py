@@ -115,7 +115,7 @@ def test_half_precision_is_stored_as_bits_and_summed_in_single(
 
 def test_every_level_of_the_loops_says_what_it_is() -> None:
     forward, gradient = emit_depthwise_kernel(KERNEL).text, emit_depthwise_gradient(KERNEL).text
-    levels = ("// Threads own output rows.", "// Tiles of neighbouring outputs", "// Vectors of")
+    levels = ("// Threads own output rows.", "// Tiles of neighboring outputs", "// Vectors of")
     assert [forward.count(each) for each in levels] == [1, 1, 1]
     levels = ("// A task is a stretch of the output rows", "// Rows of the window", "// Vectors of")
     assert [gradient.count(each) for each in levels] == [1, 1, 1]

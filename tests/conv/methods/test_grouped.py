@@ -16,7 +16,7 @@ from shorthaul.conv.problem.machine import AVX2, this_machine
 from tests.conv.problems import Case
 
 SHAPE = KernelShape(4, 4, 8, (1, 3, 3), (1, 1, 1), (1, 1, 1))
-PLANAR = ConvSchedule("planar", 4, 3, is_specialised=False, strip_bytes=PLANE_BYTES)
+PLANAR = ConvSchedule("planar", 4, 3, is_specialized=False, strip_bytes=PLANE_BYTES)
 GROUPED = ConvSchedule("grouped", 8, 1, strip_bytes=0)
 PROBLEM = ConvProblem(
     32,

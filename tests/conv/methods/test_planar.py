@@ -12,7 +12,7 @@ from shorthaul.conv.problem.machine import AVX2, AVX512, NEON, VectorMachine
 KERNEL = PlanarKernel(torch.float32, False, None, AVX2, 3, 4)
 
 HEAD = f"""\
-// Convolution vectorised over the width: any shape, float32, contiguous.
+// Convolution vectorized over the width: any shape, float32, contiguous.
 // Register tile: 3 output channels x 4 vectors of outputs for avx2.
 // Every sum runs over (kernel column, kernel row, channel) in this order, whatever the threads.
 #define SHORTHAUL_REAL float
@@ -77,7 +77,7 @@ def test_the_layout_changes_one_constant() -> None:
     other = emit_planar_kernel(replace(KERNEL, channels_last=True))
     assert other.name == "conv_planar_3x4_float32_channels_last"
     assert changed_lines(emit_planar_kernel(KERNEL).text, other.text) == [
-        "// Convolution vectorised over the width: any shape, float32, channels_last.",
+        "// Convolution vectorized over the width: any shape, float32, channels_last.",
         "constexpr bool channels_last = true;",
     ]
 

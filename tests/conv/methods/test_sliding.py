@@ -45,8 +45,8 @@ def test_contiguous_images_have_loops_of_their_own() -> None:
 def other_schedule(problem: ConvProblem) -> ConvSchedule:
     """A kernel for any shape, which sums in the same order."""
     if problem.layout == "channels_last":
-        return ConvSchedule("depthwise", *DEPTHWISE_TILE, is_specialised=False, strip_bytes=0)
-    return ConvSchedule("planar", 1, 12, is_specialised=False, strip_bytes=PLANE_BYTES)
+        return ConvSchedule("depthwise", *DEPTHWISE_TILE, is_specialized=False, strip_bytes=0)
+    return ConvSchedule("planar", 1, 12, is_specialized=False, strip_bytes=PLANE_BYTES)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)

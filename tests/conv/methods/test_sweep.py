@@ -36,7 +36,7 @@ PROBLEM = ConvProblem(
     has_bias=True,
 )
 WINDOW = ConvSchedule(
-    "window", *this_machine().tiles()[0], is_specialised=False, strip_bytes=128 * 1024
+    "window", *this_machine().tiles()[0], is_specialized=False, strip_bytes=128 * 1024
 )
 
 
@@ -142,7 +142,7 @@ def test_it_writes_the_phases_of_a_strided_gradient(
     image, weight, _ = Case(problem, 2, sizes).tensors()
     output = run_forward(problem, image, weight)
     expected = run_grad_input(problem, output, weight, sizes)
-    monkeypatch.setattr(sweep_module, "SPECIALISED_FLOPS", 0)
+    monkeypatch.setattr(sweep_module, "SPECIALIZED_FLOPS", 0)
     forget_plans()
     phases = plan_grad_input(problem, (2, *sizes), 1).phases
     assert "sweep" in {schedule_pass(each.task).method for each in phases}

@@ -25,7 +25,7 @@ from tests.conv.problems import Case
 from tests.conv.tolerances import require_close
 
 KERNEL = TallKernel(torch.float32, True, "relu", AVX512, 8, 3)
-PLANAR = ConvSchedule("planar", 1, 12, is_specialised=False, strip_bytes=PLANE_BYTES)
+PLANAR = ConvSchedule("planar", 1, 12, is_specialized=False, strip_bytes=PLANE_BYTES)
 
 
 def test_the_head_says_what_it_is() -> None:

@@ -27,7 +27,7 @@ def test_small_work_has_the_tile_of_general_kernels(
     small, large = Window().schedule(SMALL), Window().schedule(LARGE)
     assert (small.rows, small.vectors) == machine.tiles()[0]
     assert (large.rows, large.vectors) == choose_tile(LARGE, machine)
-    assert (small.is_specialised, large.is_specialised) == (False, True)
+    assert (small.is_specialized, large.is_specialized) == (False, True)
 
 
 def test_groups_as_wide_as_a_vector_read_packed_rows(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -42,7 +42,7 @@ def test_groups_as_wide_as_a_vector_read_packed_rows(monkeypatch: pytest.MonkeyP
 def test_kernels_for_the_shape_and_other_strips_are_measured() -> None:
     first = Window().schedule(SMALL)
     refined = Window().refine(first)
-    assert all(each.is_specialised for each in refined)
+    assert all(each.is_specialized for each in refined)
     assert [each.strip_bytes for each in refined] == [
         first.strip_bytes,
         first.strip_bytes // 2,

@@ -57,7 +57,7 @@ def general(case: Case, outputs: int):
     task = forward_task(case.problem, case.batch, case.sizes)
     assert can_use_winograd(task)
     schedule = Winograd(outputs).schedule(task)
-    return replace(schedule, rows=6, vectors=2, is_specialised=False)
+    return replace(schedule, rows=6, vectors=2, is_specialized=False)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)

@@ -54,8 +54,8 @@ def test_tiles_fit_the_registers_and_hide_the_latency(machine) -> None:
 
 def test_small_work_takes_the_general_kernel() -> None:
     problem = ConvProblem(64, 64, (1, 3, 3))
-    assert not choose_schedule(problem, (1, 1, 8, 8)).is_specialised
-    assert choose_schedule(problem, (64, 1, 56, 56)).is_specialised
+    assert not choose_schedule(problem, (1, 1, 8, 8)).is_specialized
+    assert choose_schedule(problem, (64, 1, 56, 56)).is_specialized
 
 
 def test_candidates_start_with_the_cost_models_choice() -> None:
@@ -93,7 +93,7 @@ def test_the_weight_gradient_has_tiles_of_windows_whatever_the_forward_method(
     if groups == 32:
         assert (schedule.rows, schedule.vectors) == DEPTHWISE_TILE
     else:
-        assert not schedule.is_specialised
+        assert not schedule.is_specialized
         assert (schedule.rows, schedule.vectors) == this_machine().tiles()[0]
 
 

@@ -1,4 +1,4 @@
-"""Drawn convolutions above the size from which kernels are specialised, by every method, against float64."""
+"""Drawn convolutions above the size from which kernels are specialized, by every method, against float64."""
 
 import json
 import subprocess

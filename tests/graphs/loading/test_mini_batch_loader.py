@@ -380,7 +380,7 @@ def test_graphsage_on_arxiv_has_the_same_losses_wherever_its_features_lie(tmp_pa
         torch.manual_seed(0)
         layers = [torch.nn.Linear(2 * 128, 32), torch.nn.Linear(2 * 32, CLASSES)]
         parameters = [each for layer in layers for each in layer.parameters()]
-        optimiser = torch.optim.Adam(parameters, 3e-3)
+        optimizer = torch.optim.Adam(parameters, 3e-3)
         loader = MiniBatchLoader(
             graph, table, data.labels, data.train[:2048], 512, [10, 5], shuffle=True
         )
@@ -391,8 +391,8 @@ def test_graphsage_on_arxiv_has_the_same_losses_wherever_its_features_lie(tmp_pa
                 x = layer(torch.cat([x[: block.num_targets], block.reduce(x)], dim=1)).relu()
             loss = torch.nn.functional.cross_entropy(x, batch.labels)
             loss.backward()
-            optimiser.step()
-            optimiser.zero_grad()
+            optimizer.step()
+            optimizer.zero_grad()
             losses[-1].append(loss.item())
     on_disk.close()
     assert losses[0] == losses[1] == losses[2]

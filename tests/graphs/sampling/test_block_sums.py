@@ -7,7 +7,7 @@ import torch
 
 import shorthaul as sh
 from shorthaul.errors import DiskTensorError
-from shorthaul.graphs import Block, NeighbourSampler
+from shorthaul.graphs import Block, NeighborSampler
 from shorthaul.graphs.sampling.block_sums import reduce_block, spread_block
 from tests.graphs.sampled_graphs import random_graph
 
@@ -15,7 +15,7 @@ from tests.graphs.sampled_graphs import random_graph
 @pytest.fixture
 def block() -> Block:
     graph = random_graph(40, 300, 2)
-    return NeighbourSampler(graph, [4]).sample(range(12)).blocks[0]
+    return NeighborSampler(graph, [4]).sample(range(12)).blocks[0]
 
 
 def test_the_operators_keep_pytorchs_rules(block: Block) -> None:
@@ -72,7 +72,7 @@ def test_reductions_equal_pytorchs_embedding_bag(block: Block, op: str, dtype: t
 
 def test_reductions_are_the_same_for_any_number_of_threads() -> None:
     graph = random_graph(4000, 60_000, 1)
-    (block,) = NeighbourSampler(graph, [-1]).sample(range(3000)).blocks
+    (block,) = NeighborSampler(graph, [-1]).sample(range(3000)).blocks
     x = torch.randn(block.num_sources, 40, requires_grad=True)
     found, before = [], torch.get_num_threads()
     try:

@@ -4,14 +4,14 @@ import pytest
 import torch
 
 from shorthaul.errors import SamplingError
-from shorthaul.graphs import Block, NeighbourSampler, RelationalGraph
+from shorthaul.graphs import Block, NeighborSampler, RelationalGraph
 from tests.graphs.sampled_graphs import random_graph
 
 
 @pytest.fixture
 def block() -> Block:
     graph = random_graph(40, 300, 2)
-    return NeighbourSampler(graph, [4]).sample(range(12)).blocks[0]
+    return NeighborSampler(graph, [4]).sample(range(12)).blocks[0]
 
 
 @pytest.mark.parametrize("op", ["sum", "mean", "max"])
@@ -33,7 +33,7 @@ def test_reductions_and_their_gradients_equal_a_loop(block: Block, op: str) -> N
 
 def test_targets_without_edges_get_zeros() -> None:
     graph = RelationalGraph.from_edges([0], [1], num_nodes=3)
-    (block,) = NeighbourSampler(graph, [2]).sample([2, 1]).blocks
+    (block,) = NeighborSampler(graph, [2]).sample([2, 1]).blocks
     assert block.reduce(torch.ones(block.num_sources, 2)).tolist() == [[0, 0], [1, 1]]
 
 

@@ -28,7 +28,7 @@ def test_mappings_give_one_number_to_each_relation(graph: RelationalGraph) -> No
         ({"cites": 5}, "one entry for each hop"),
         (
             [-2],
-            r"fan_outs\[0\] must be a whole number of neighbours, or -1 for all of them, got -2",
+            r"fan_outs\[0\] must be a whole number of neighbors, or -1 for all of them, got -2",
         ),
         ([3, True], r"fan_outs\[1\] must be"),
         ([2.5], r"fan_outs\[0\] must be"),

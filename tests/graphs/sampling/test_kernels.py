@@ -12,7 +12,7 @@ from shorthaul.jit import load_kernel
 def test_the_source_says_what_it_is_for(dtype: torch.dtype, is_hashed: bool) -> None:
     source = emit_sampler(dtype, is_hashed=is_hashed)
     width = {torch.int32: "int32", torch.int64: "int64"}[dtype]
-    assert source.name == f"sample_neighbours_{width}_{'hash' if is_hashed else 'direct'}"
+    assert source.name == f"sample_neighbors_{width}_{'hash' if is_hashed else 'direct'}"
     assert f"ids of {width}_t" in source.text
     assert "shorthaul/graphs/sampling/sampler.h" in source.headers()
     assert load_kernel(source).functions.keys() == {
@@ -31,7 +31,7 @@ def test_the_source_says_what_it_is_for(dtype: torch.dtype, is_hashed: bool) -> 
 
 
 class Seeds:
-    """Samples of seeds alone: what is left is the relabelling."""
+    """Samples of seeds alone: what is left is the relabeling."""
 
     def __init__(self, nodes: int, *, is_hashed: bool) -> None:
         self.memory = SamplingMemory(torch.int64, nodes, is_hashed=is_hashed)

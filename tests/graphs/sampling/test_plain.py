@@ -29,7 +29,7 @@ def test_equally_likely_numbers_make_equally_likely_subsets(degree: int, fan_out
     assert len(set(counts.values())) == 1
 
 
-def test_few_neighbours_are_all_taken_and_minus_one_takes_all() -> None:
+def test_few_neighbors_are_all_taken_and_minus_one_takes_all() -> None:
     stream = RandomStream(0, 0)
     assert draw(stream, 3, 5, replace=False) == [0, 1, 2]
     assert draw(stream, 4, -1, replace=True) == [0, 1, 2, 3]

@@ -22,7 +22,7 @@ from shorthaul.offload.drive.spool import (
 
 
 class ExtentMachine(RuleBasedStateMachine):
-    """Free and taken ranges always partition the file, and neighbours are merged."""
+    """Free and taken ranges always partition the file, and neighbors are merged."""
 
     TOTAL = 64
 

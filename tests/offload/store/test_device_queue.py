@@ -214,18 +214,18 @@ def test_tensors_on_other_devices_stay_where_they_are(tmp_path: Path) -> None:
 
 
 def test_training_goes_on(tmp_path: Path) -> None:
-    """Three steps of an optimiser: the same parameters as with everything kept."""
+    """Three steps of an optimizer: the same parameters as with everything kept."""
 
     def train(offload: Any) -> list[torch.Tensor]:
         torch.manual_seed(0)
         model = nn.Sequential(*(nn.Linear(64, 64) for _ in range(4)))
-        optimiser = torch.optim.SGD(model.parameters(), lr=0.1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         for _ in range(3):
-            optimiser.zero_grad()
+            optimizer.zero_grad()
             with offload:
                 loss = model(torch.randn(32, 64)).square().mean()
                 loss.backward()
-            optimiser.step()
+            optimizer.step()
         return [each.detach() for each in model.parameters()]
 
     offload = device_offload(tmp_path)

@@ -382,7 +382,7 @@ def totals_a_dimension_that_is_not_there(g, x: X):
 
 
 @_wrong("layer_norm of a value without a width")
-def normalises_a_number(g, strength: EdgeFeature()):
+def normalizes_a_number(g, strength: EdgeFeature()):
     for e in g.edges():
         e.out = layer_norm(e.strength)
     return e.out

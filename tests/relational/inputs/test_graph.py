@@ -5,7 +5,7 @@ import torch
 
 from shorthaul import relational
 from shorthaul.errors import EdgeRangeError, GraphError, LayerArgumentError
-from shorthaul.graphs import NeighbourSampler, RelationalGraph
+from shorthaul.graphs import NeighborSampler, RelationalGraph
 from shorthaul.relational.inputs.graph import (
     find_graph,
     find_typed_graph,
@@ -135,7 +135,7 @@ def test_a_pair_of_features_needs_ids_of_two_kinds():
 
 def test_blocks():
     graph = RelationalGraph.from_edge_index(EDGES, KINDS, num_nodes=3)
-    (block,) = NeighbourSampler(graph, [-1]).sample(torch.tensor([2, 0])).blocks
+    (block,) = NeighborSampler(graph, [-1]).sample(torch.tensor([2, 0])).blocks
     x = torch.randn(block.num_sources, 4)
     found = read_input(x, block, None, 2)
     assert found.num_targets == 2
@@ -202,7 +202,7 @@ def test_sizes_that_are_not_those_of_the_features_are_named():
     with pytest.raises(LayerArgumentError, match=r"features of 3 sources and 4 targets.*3 and 5"):
         read_input((x, torch.ones(4, 2)), EDGES, KINDS, 2, (3, 5))
     (block,) = (
-        NeighbourSampler(RelationalGraph.from_edge_index(EDGES, KINDS), [2]).sample([1]).blocks
+        NeighborSampler(RelationalGraph.from_edge_index(EDGES, KINDS), [2]).sample([1]).blocks
     )
     rows = torch.ones(block.num_sources, 2)
     assert read_input((rows, rows[:1]), block, None, 2).num_targets == 1

@@ -2,7 +2,7 @@
 
 import torch
 
-from shorthaul.graphs import NeighbourSampler, RelationalGraph
+from shorthaul.graphs import NeighborSampler, RelationalGraph
 from shorthaul.relational.runtime.traced_graph import BUILDERS, EdgeSizes, trace_block, trace_graph
 from shorthaul.relational.topology.block_graph import graph_of_block
 
@@ -47,7 +47,7 @@ def test_sources_and_targets_that_are_numbered_apart():
 
 def test_blocks_look_up_their_relations():
     graph = RelationalGraph.from_edge_index(EDGES, KINDS, num_nodes=4, num_relations=2)
-    (block,) = NeighbourSampler(graph, [-1]).sample(torch.tensor([0, 2])).blocks
+    (block,) = NeighborSampler(graph, [-1]).sample(torch.tensor([0, 2])).blocks
     sizes = EdgeSizes((block.num_sources,), block.num_targets, 2, ())
     made = BUILDERS["block"](trace_block(block, 2).tensors, sizes)
     assert _columns(made) == _columns(graph_of_block(block, 2))

@@ -104,23 +104,23 @@ class Model(nn.Module):
         return self.head(x)
 
 
-def test_a_model_trains_on_with_its_optimiser_and_hooks():
+def test_a_model_trains_on_with_its_optimizer_and_hooks():
     torch.manual_seed(0)
     plain, seen = Model(), []
     swapped = copy.deepcopy(plain)
     swapped.first.register_forward_hook(lambda *_: seen.append(1))
-    optimisers = [torch.optim.Adam(each.parameters(), 0.05) for each in (plain, swapped)]
+    optimizers = [torch.optim.Adam(each.parameters(), 0.05) for each in (plain, swapped)]
     report = accelerate(swapped)
     _use_reference(swapped)
     assert [each.name for each in report.swapped] == ["first", "second"]
     assert report.left == {"other": "shorthaul has no such layer"}
     losses = []
-    for model, optimiser in zip((plain, swapped), optimisers, strict=True):
+    for model, optimizer in zip((plain, swapped), optimizers, strict=True):
         for _ in range(3):
-            optimiser.zero_grad()
+            optimizer.zero_grad()
             loss = model(X, EDGE_INDEX, EDGE_TYPE).square().mean()
             loss.backward()
-            optimiser.step()
+            optimizer.step()
             losses.append(loss.detach())
     torch.testing.assert_close(losses[3:], losses[:3])
     assert losses[2] < losses[0]

@@ -60,9 +60,9 @@ def test_needed_steps_leave_out_what_nobody_reads():
 
 
 def test_a_missing_attribute_is_named():
-    with pytest.raises(KeyError, match="colour"):
-        _program()["out"]["colour"]
-    assert _program()["out"].get("colour", 3) == 3
+    with pytest.raises(KeyError, match="color"):
+        _program()["out"]["color"]
+    assert _program()["out"].get("color", 3) == 3
 
 
 def test_a_step_of_another_program_is_reused_once_and_under_a_free_name():

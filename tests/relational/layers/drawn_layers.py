@@ -17,7 +17,7 @@ import torch_geometric.nn as pyg
 from torch import nn
 
 from shorthaul import relational
-from shorthaul.graphs import NeighbourSampler, RelationalGraph
+from shorthaul.graphs import NeighborSampler, RelationalGraph
 
 Tensors = dict[str, torch.Tensor]
 
@@ -100,7 +100,7 @@ def _draw_form(draw: Draw, edges: torch.Tensor, count: int) -> tuple[str, Any, t
         return form, graph, edges, None
     if form == "block":
         seeds = draw.sample(range(count), draw.randint(1, count))
-        block = NeighbourSampler(graph, [draw.pick(2, -1)], seed=1).sample(seeds).blocks[0]
+        block = NeighborSampler(graph, [draw.pick(2, -1)], seed=1).sample(seeds).blocks[0]
         return form, block, block.edge_index(), block
     return form, edges, edges, None
 
@@ -223,7 +223,7 @@ def _draw_typed_form(
         return form, (graph,), edges, kinds, None
     if form == "block":
         seeds = draw.sample(range(count), draw.randint(1, count))
-        block = NeighbourSampler(graph, [draw.pick(2, -1)], seed=1).sample(seeds).blocks[0]
+        block = NeighborSampler(graph, [draw.pick(2, -1)], seed=1).sample(seeds).blocks[0]
         return form, (block,), block.edge_index(), block.relations.long(), block
     return form, (edges, kinds), edges, kinds, None
 

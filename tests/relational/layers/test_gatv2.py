@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from shorthaul.errors import LayerArgumentError, ShorthaulError
-from shorthaul.graphs import NeighbourSampler, RelationalGraph
+from shorthaul.graphs import NeighborSampler, RelationalGraph
 from shorthaul.relational import GATv2Conv
 from tests.relational.layers.parity import EDGE_INDEX, assert_same_layer, draw
 
@@ -88,7 +88,7 @@ def test_attention_is_returned_with_its_edges(options):
 
 def test_a_sampled_block():
     graph = RelationalGraph.from_edge_index(EDGE_INDEX, num_nodes=40)
-    (block,) = NeighbourSampler(graph, [3], seed=1).sample([4, 7, 9]).blocks
+    (block,) = NeighborSampler(graph, [3], seed=1).sample([4, 7, 9]).blocks
     layer = GATv2Conv(16, 8).double()
     for each in layer.functions.values():
         each.backend = "reference"

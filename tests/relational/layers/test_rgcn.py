@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from shorthaul.errors import EdgeRangeError, GraphChangedError, LayerArgumentError
-from shorthaul.graphs import NeighbourSampler, RelationalGraph
+from shorthaul.graphs import NeighborSampler, RelationalGraph
 from shorthaul.relational import RGCNConv
 from tests.relational.layers.parity import EDGE_INDEX, EDGE_TYPE, assert_same_layer, draw
 
@@ -109,7 +109,7 @@ def test_sources_and_targets_apart(counts, backend):
 def test_a_sampled_block_is_the_graph_at_its_targets():
     graph = RelationalGraph.from_edge_index(EDGE_INDEX, EDGE_TYPE, num_nodes=40)
     seeds = torch.tensor([3, 17, 22])
-    (block,) = NeighbourSampler(graph, [-1]).sample(seeds).blocks
+    (block,) = NeighborSampler(graph, [-1]).sample(seeds).blocks
     layer, x = RGCNConv(16, 8, 5).double(), draw(40, 16)
     layer.function.backend = "reference"
     torch.testing.assert_close(layer(x[block.source_nodes], block), layer(x, graph)[seeds])

@@ -5,7 +5,7 @@ import torch
 
 import shorthaul as sh
 from shorthaul.errors import LayerArgumentError
-from shorthaul.graphs import NeighbourSampler, RelationalGraph
+from shorthaul.graphs import NeighborSampler, RelationalGraph
 from shorthaul.relational import SAGEConv
 from tests.relational.layers.parity import EDGE_INDEX, assert_same_layer, draw
 
@@ -51,7 +51,7 @@ def test_projected_on_a_graph_and_on_a_block(root_weight):
     graph = RelationalGraph.from_edge_index(EDGE_INDEX, num_nodes=40)
     expected = layer(x, EDGE_INDEX)
     torch.testing.assert_close(layer(x, graph), expected)
-    (block,) = NeighbourSampler(graph, [-1]).sample([3, 17]).blocks
+    (block,) = NeighborSampler(graph, [-1]).sample([3, 17]).blocks
     torch.testing.assert_close(layer(x[block.source_nodes], block), expected[[3, 17]])
     torch.testing.assert_close(layer(sh.unified(x), block), expected[[3, 17]])
 

@@ -6,7 +6,7 @@ from shorthaul.relational.frontend.trace import trace
 from shorthaul.relational.layers.sage import sage
 from shorthaul.relational.passes.aggregation import place_products
 from shorthaul.relational.passes.compact import compact
-from shorthaul.relational.passes.simplify import canonicalise
+from shorthaul.relational.passes.simplify import canonicalize
 from tests.relational.passes.same_numbers import require_same_numbers, sizes
 from tests.relational.programs import attend, convolve, record, transform
 
@@ -19,7 +19,7 @@ def _compacted(definition, widths=None, options=None, absent=()):
         if widths is None
         else trace(definition.function, widths, options or {}, absent)
     )
-    return canonicalise(compact(program, sizes()), sizes())
+    return canonicalize(compact(program, sizes()), sizes())
 
 
 def _products(program):

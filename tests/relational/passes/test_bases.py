@@ -4,7 +4,7 @@ from shorthaul.relational import NodeFeature, Weight, linear
 from shorthaul.relational.frontend.trace import trace
 from shorthaul.relational.passes.bases import order_bases
 from shorthaul.relational.passes.compact import compact
-from shorthaul.relational.passes.simplify import canonicalise
+from shorthaul.relational.passes.simplify import canonicalize
 from tests.relational.passes.same_numbers import require_same_numbers, sizes
 
 
@@ -27,7 +27,7 @@ def from_bases(
 def _program(width=64, out=64, bases=2):
     widths = {"width": width, "out": out, "bases": bases}
     traced = trace(from_bases, widths, {"width": width, "out": out})
-    return canonicalise(compact(traced, sizes()), sizes())
+    return canonicalize(compact(traced, sizes()), sizes())
 
 
 def test_rows_of_nodes_by_few_bases():

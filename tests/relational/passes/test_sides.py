@@ -9,7 +9,7 @@ from shorthaul.relational.ir.spaces import Space
 from shorthaul.relational.passes import sides as pass_module
 from shorthaul.relational.passes.compact import compact
 from shorthaul.relational.passes.sides import choose_sides
-from shorthaul.relational.passes.simplify import canonicalise
+from shorthaul.relational.passes.simplify import canonicalize
 from tests.relational.passes.same_numbers import require_same_numbers, sizes
 from tests.relational.programs import attend, convolve, record
 
@@ -38,7 +38,7 @@ def weigh(
 
 
 def _compacted(definition):
-    return canonicalise(compact(record(definition), sizes()), sizes())
+    return canonicalize(compact(record(definition), sizes()), sizes())
 
 
 def test_each_side_has_its_product():

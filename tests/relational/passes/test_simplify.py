@@ -2,7 +2,7 @@
 
 from shorthaul.relational import NodeFeature, Weight, concat, dot, linear
 from shorthaul.relational.frontend.trace import trace
-from shorthaul.relational.passes.simplify import canonicalise, remove_concatenations
+from shorthaul.relational.passes.simplify import canonicalize, remove_concatenations
 from tests.relational.passes.same_numbers import require_same_numbers
 from tests.relational.programs import sample_graph, sizes_of
 
@@ -17,7 +17,7 @@ def test_what_changes_nothing_goes():
             n.out = n.x + -n.y
         return n.out
 
-    made = canonicalise(trace(program, {"width": 4}), SIZES)
+    made = canonicalize(trace(program, {"width": 4}), SIZES)
     assert [step.text() for step in made.steps[1:]] == ["out = subtract x, x : 4 over node"]
 
 
@@ -57,7 +57,7 @@ def test_many_elements_are_divided_once():
         return n.out
 
     before = trace(program, {"width": 4})
-    made = canonicalise(before, SIZES)
+    made = canonicalize(before, SIZES)
     assert [step.text() for step in made.steps[2:]] == [
         "reciprocal = reciprocal y : 1 over node",
         "out = multiply x, reciprocal : 4 over node",

@@ -5,7 +5,7 @@ from shorthaul.relational.frontend.trace import trace
 from shorthaul.relational.ir.spaces import Space
 from shorthaul.relational.passes.compact import compact
 from shorthaul.relational.passes.differentiate import differentiate
-from shorthaul.relational.passes.simplify import canonicalise
+from shorthaul.relational.passes.simplify import canonicalize
 from shorthaul.relational.passes.spread import scale_on_edges
 from tests.relational.passes.same_numbers import require_same_numbers, sizes
 
@@ -19,7 +19,7 @@ def averages(g, x: NodeFeature("width")):
 
 
 def _program(width=16):
-    return compact(canonicalise(trace(averages.function, {"width": width}), sizes()), sizes())
+    return compact(canonicalize(trace(averages.function, {"width": width}), sizes()), sizes())
 
 
 def test_a_row_is_scaled_where_it_is_added():

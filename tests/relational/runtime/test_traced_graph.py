@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from shorthaul.errors import LayerArgumentError
-from shorthaul.graphs import NeighbourSampler, RelationalGraph
+from shorthaul.graphs import NeighborSampler, RelationalGraph
 from shorthaul.relational.runtime.traced_graph import (
     EdgeSizes,
     TracedGraph,
@@ -41,7 +41,7 @@ def test_edges_are_read_from_what_pyg_calls_them():
 
 def test_a_block_without_its_graph_is_refused():
     graph = RelationalGraph.from_edges([2, 3, 2], [0, 0, 1], num_nodes=4)
-    (block,) = NeighbourSampler(graph, [-1]).sample(torch.tensor([0, 1])).blocks
+    (block,) = NeighborSampler(graph, [-1]).sample(torch.tensor([0, 1])).blocks
     assert trace_block(block, 1).num_targets == 2
     with pytest.raises(LayerArgumentError, match="without its graph"):
         trace_block(dataclasses.replace(block, index=None), 1)

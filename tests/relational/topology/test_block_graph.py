@@ -1,4 +1,4 @@
-"""Sampled blocks: whole neighbourhoods give the whole graph's rows, and nothing is compiled twice."""
+"""Sampled blocks: whole neighborhoods give the whole graph's rows, and nothing is compiled twice."""
 
 import pytest
 import torch
@@ -6,7 +6,7 @@ from torch import nn
 
 import shorthaul as sh
 from shorthaul.errors import LayerArgumentError
-from shorthaul.graphs import MiniBatchLoader, NeighbourSampler, RelationalGraph
+from shorthaul.graphs import MiniBatchLoader, NeighborSampler, RelationalGraph
 from shorthaul.relational import RGATConv, RGCNConv
 from shorthaul.relational.topology.block_graph import graph_of_block
 from tests.relational.programs import convolve, widths_of
@@ -23,7 +23,7 @@ def _graph(nodes=60, edges=400):
 
 
 def _block(graph, seeds=(3, 7, 11)):
-    return NeighbourSampler(graph, [-1]).sample(torch.tensor(seeds)).blocks[0]
+    return NeighborSampler(graph, [-1]).sample(torch.tensor(seeds)).blocks[0]
 
 
 def test_a_block_is_a_graph_of_its_own():
@@ -41,7 +41,7 @@ def test_a_block_is_a_graph_of_its_own():
         assert torch.equal(one, other), name
 
 
-def test_a_block_of_all_neighbours_gives_the_targets_rows():
+def test_a_block_of_all_neighbors_gives_the_targets_rows():
     graph, x = _graph()
     block = _block(graph)
     module = convolve(relations=RELATIONS, **widths_of(convolve))
@@ -97,7 +97,7 @@ def test_one_compilation_serves_a_hundred_mini_batches():
 def test_two_layers_learn_from_mini_batches():
     torch.manual_seed(0)
     graph, x = _graph(nodes=120, edges=900)
-    # A node's label is the sign of what its neighbours by relation 0 have in column 0.
+    # A node's label is the sign of what its neighbors by relation 0 have in column 0.
     weight = torch.zeros(RELATIONS, 5, 1)
     weight[0, 0] = 1
     teacher = convolve(relations=RELATIONS, width=5, out=1)
@@ -105,7 +105,7 @@ def test_two_layers_learn_from_mini_batches():
         teacher.weight.copy_(weight)
         labels = (teacher(graph, x)[:, 0] > 0).long()
     model = nn.ModuleList([RGCNConv(5, 16, RELATIONS), RGCNConv(16, 2, RELATIONS)])
-    optimiser = torch.optim.Adam(model.parameters(), lr=0.05)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.05)
     loader = MiniBatchLoader(
         graph, x, labels, batch_size=30, fan_outs=[-1, -1], shuffle=True, prefetch=0
     )
@@ -114,9 +114,9 @@ def test_two_layers_learn_from_mini_batches():
         for batch in loader:
             hidden = model[0](batch.features, batch.blocks[0]).relu()
             loss = nn.functional.cross_entropy(model[1](hidden, batch.blocks[1]), batch.labels)
-            optimiser.zero_grad()
+            optimizer.zero_grad()
             loss.backward()
-            optimiser.step()
+            optimizer.step()
             losses.append(float(loss.detach()))
     assert sum(losses[-4:]) < 0.5 * sum(losses[:4])
     found = model[1](model[0](x, graph).relu(), graph).argmax(1)

@@ -77,7 +77,7 @@ def test_forgetting_unmaps(gatherer: DeviceGather, runtime: FakeCudaRuntime) -> 
     gatherer.forget(table)
 
 
-def test_quantised_rows_are_widened(gatherer: DeviceGather) -> None:
+def test_quantized_rows_are_widened(gatherer: DeviceGather) -> None:
     stored, scales = torch.randint(-100, 100, (9, 4), dtype=torch.int8), torch.rand(9)
     table = HostTable(stored, scales=scales, dtype=torch.float32)
     expected = (stored.float() * scales[:, None])[IDS]

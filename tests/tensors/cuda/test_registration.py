@@ -66,7 +66,7 @@ def test_chunks_are_multiples_of_a_page() -> None:
         HostRegistry(runtime, chunk_bytes=PAGE + 1, page_bytes=PAGE)
 
 
-def test_neighbours_share_a_page_without_registering_it_twice() -> None:
+def test_neighbors_share_a_page_without_registering_it_twice() -> None:
     runtime = FakeCudaRuntime()
     registry = _registry(runtime)
     first = registry.lease(100, PAGE, Memory())
@@ -118,7 +118,7 @@ def test_memory_goes_only_after_it_is_unmapped_and_the_device_is_done() -> None:
     assert runtime.calls == [("register", 0, PAGE)]
     del lease
     gc.collect()
-    assert runtime.calls[1:] == [("synchronise", "cuda:0"), ("unregister", 0), ("freed",)]
+    assert runtime.calls[1:] == [("synchronize", "cuda:0"), ("unregister", 0), ("freed",)]
 
 
 def test_the_limit_on_locked_memory_leaves_nothing_registered() -> None:

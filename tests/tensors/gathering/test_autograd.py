@@ -16,7 +16,7 @@ def make_table(*, sparse: bool = False, dtype: torch.dtype = torch.float32) -> n
     return nn.Parameter(sh.unified(torch.randn(8, 4, dtype=dtype), sparse_grad=sparse))
 
 
-OPTIMISERS = {
+OPTIMIZERS = {
     "sgd": lambda p: torch.optim.SGD(p, 0.1),
     "momentum": lambda p: torch.optim.SGD(p, 0.1, momentum=0.9),
     "adam": lambda p: torch.optim.Adam(p, 0.1),
@@ -25,7 +25,7 @@ OPTIMISERS = {
 
 
 @pytest.mark.parametrize(
-    ("optimiser", "sparse"),
+    ("optimizer", "sparse"),
     [
         ("sgd", False),
         ("momentum", False),
@@ -34,8 +34,8 @@ OPTIMISERS = {
         ("sparse_adam", True),
     ],
 )
-def test_a_table_learns_as_an_embedding_does_to_the_bit(optimiser: str, sparse: bool) -> None:
-    make = OPTIMISERS[optimiser]
+def test_a_table_learns_as_an_embedding_does_to_the_bit(optimizer: str, sparse: bool) -> None:
+    make = OPTIMIZERS[optimizer]
     table = make_table(sparse=sparse)
     embedding = nn.Embedding(8, 4, sparse=sparse)
     with torch.no_grad():

@@ -23,13 +23,13 @@ WIDTH, BATCH, FAN_OUTS = 64, 256, (10, 10)
 
 
 class SmallSAGE(nn.Module):
-    """Two layers: what a node is, and the mean of what its sampled neighbours are."""
+    """Two layers: what a node is, and the mean of what its sampled neighbors are."""
 
     def __init__(self, features: int, classes: int) -> None:
         super().__init__()
         pairs = ((features, WIDTH), (WIDTH, classes))
         self.own = nn.ModuleList(nn.Linear(*pair) for pair in pairs)
-        self.neighbours = nn.ModuleList(nn.Linear(*pair, bias=False) for pair in pairs)
+        self.neighbors = nn.ModuleList(nn.Linear(*pair, bias=False) for pair in pairs)
 
     def forward(self, batch: MiniBatch) -> torch.Tensor:
         """The loss of telling the seeds' classes."""
@@ -37,8 +37,8 @@ class SmallSAGE(nn.Module):
         assert isinstance(x, torch.Tensor)
         for number, block in enumerate(batch.blocks):
             x = x.relu() if number else x
-            own, neighbours = x[: block.num_targets], block.reduce(x, "mean")
-            x = self.own[number](own) + self.neighbours[number](neighbours)
+            own, neighbors = x[: block.num_targets], block.reduce(x, "mean")
+            x = self.own[number](own) + self.neighbors[number](neighbors)
         assert batch.labels is not None
         return nn.functional.cross_entropy(x, batch.labels)
 

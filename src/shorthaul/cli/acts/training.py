@@ -60,14 +60,14 @@ def train(
     learning_rate: float = 1e-3,
 ) -> Training:
     """Train `model`; `step` runs forward and backward on a batch and returns the loss."""
-    optimiser = torch.optim.AdamW(model.parameters(), learning_rate)
+    optimizer = torch.optim.AdamW(model.parameters(), learning_rate)
     losses: list[float] = []
     started = time.perf_counter()
     with meter() as measured:
         for batch in batches:
-            optimiser.zero_grad()
+            optimizer.zero_grad()
             losses.append(step(model, batch).item())
-            optimiser.step()
+            optimizer.step()
             say(f"{name}: step {len(losses)}, loss {losses[-1]:.4f}")
     return Training(name, tuple(losses), time.perf_counter() - started, measured, {})
 

@@ -33,7 +33,7 @@ class Backend(Protocol):
         """activation(convolution + bias + residual), into `out` where it is given.
 
         Parameters that are trained change before their next use: no packed copy of them is kept. Nor
-        could it be trusted, because optimisers that write through `parameter.data` raise no version.
+        could it be trusted, because optimizers that write through `parameter.data` raise no version.
         """
 
     def run_grad_input(

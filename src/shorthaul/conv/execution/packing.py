@@ -76,7 +76,7 @@ class PackedWeights:
         return packed
 
     def _forget(self, key: int, reference: weakref.ref[torch.Tensor]) -> None:
-        # No lock: a finaliser may run while this very thread holds it.
+        # No lock: a finalizer may run while this very thread holds it.
         found = self._copies.get(key)
         if found is not None and found.reference is reference:
             del self._copies[key]

@@ -67,7 +67,7 @@ def gradient_view(weight: torch.Tensor, groups: int, taps: Taps, kernel: Triple)
 
 
 def bundle_groups(view: WeightView, bundled: int) -> WeightView:
-    """The same weights with `bundled` groups side by side: their values of one output channel are neighbours.
+    """The same weights with `bundled` groups side by side: their values of one output channel are neighbors.
 
     Packed as panels of `bundled` values, in the order [bundle][kw][kh][in_channel][out_channel][group]. Kernels
     have one plane: its place is taken by the rows, whose place is taken by the input channels.
@@ -163,7 +163,7 @@ class BundledPanels(WeightLayout):
 
 @dataclass(frozen=True, eq=False)
 class PairedPanels(WeightLayout):
-    """bfloat16 weights two by two: neighbours of a run are the bits of one float32."""
+    """bfloat16 weights two by two: neighbors of a run are the bits of one float32."""
 
     only_moves: ClassVar[bool] = False
     run_order: str = "windows"  # what of a window is one run
@@ -192,7 +192,7 @@ def turn_weights(weight: torch.Tensor, groups: int, taps: Taps, kernel: Triple) 
 
 
 def pair_weights(weight: torch.Tensor, order: str) -> torch.Tensor:
-    """bfloat16 weights with two neighbours of a run as the bits of one float32; an odd one gets a zero.
+    """bfloat16 weights with two neighbors of a run as the bits of one float32; an odd one gets a zero.
 
     The runs (see `WindowKernel.run_order`) are the rows of the result, their pairs its channels: packed, it
     has the order in which the kernel multiplies.

@@ -19,7 +19,7 @@ def even_part(total: int, largest: int) -> int:
 
 
 def columns_under(task: WindowTask, outputs: int) -> int:
-    """Image columns that the windows of neighbouring outputs read, as they are packed."""
+    """Image columns that the windows of neighboring outputs read, as they are packed."""
     reach = (task.shape.kernel[2] - 1) * task.shape.dilation[2] + 1
     return (outputs - 1) * task.shape.column_step + reach
 

@@ -18,17 +18,17 @@ from shorthaul.jit import CppSource
 
 # Below this much work a kernel compiled for the shape cannot earn back the second that it takes to
 # compile; the general kernel of the same method is compiled once for all shapes.
-SPECIALISED_FLOPS = 20_000_000
+SPECIALIZED_FLOPS = 20_000_000
 
 
 @dataclass(frozen=True)
 class ConvSchedule:
     """One way to carry out a convolution."""
 
-    method: str  # window: vectors of output channels; planar: vectors of neighbouring outputs; depthwise: of channels
+    method: str  # window: vectors of output channels; planar: vectors of neighboring outputs; depthwise: of channels
     rows: int  # of the register tile
     vectors: int  # of the register tile
-    is_specialised: bool = True
+    is_specialized: bool = True
     strip_bytes: int | None = None  # packed windows per thread; None: the papers' whole tensor
     depth_chunk: int = 4608  # values of a window that are summed before the next tile of windows
     windows: str | None = None  # where windows are read; None: what suits the task
@@ -40,7 +40,7 @@ class ConvSchedule:
         strips = (
             "whole tensor" if self.strip_bytes is None else f"strips {self.strip_bytes >> 10} KiB"
         )
-        further = "" if self.is_specialised else " general"
+        further = "" if self.is_specialized else " general"
         further += "" if self.windows is None else f" {self.windows}"
         further += "" if self.has_prefetch else " without prefetch"
         further += " pairs" if self.has_pairs else ""

@@ -55,7 +55,7 @@ class DepthwiseKernel:
     dtype: torch.dtype
     activation: str | None
     machine: VectorMachine
-    rows: int  # of the register tile: neighbouring outputs
+    rows: int  # of the register tile: neighboring outputs
     vectors: int  # of the register tile: vectors of channels
 
 
@@ -136,7 +136,7 @@ _GRADIENT_LOOPS = f"""\
           if (line == nullptr) continue;
           real* of_window_row = weights + stretch * packed_values + window_row * windows.padded_channels;
 
-          // Vectors of channels, then tiles of neighbouring taps.
+          // Vectors of channels, then tiles of neighboring taps.
           for (int64_t channel = begin; channel < end;) {{
             const int64_t left = shape.groups - channel;
             const auto run = [&](auto vectors, auto is_partial) {{
@@ -171,7 +171,7 @@ _LOOPS = """\
       const OutputRow row(each, sizes);
       windows.find_rows(input, row);
 
-      // Tiles of neighbouring outputs; those at the edges look each column up.
+      // Tiles of neighboring outputs; those at the edges look each column up.
       balanced_tiles(out_w, tile_pixels, [&](int64_t column, int64_t size) {
         const int64_t at = (row.image * sizes.out_plane() + row.position(column, sizes)) * windows.channels;
         const bool is_inner = windows.is_inner(column, size);
@@ -242,7 +242,7 @@ class Depthwise(Method):
 
     def schedule(self, task: WindowTask) -> ConvSchedule:
         """One tile, one kernel for every shape."""
-        return ConvSchedule(self.name, *DEPTHWISE_TILE, is_specialised=False, strip_bytes=0)
+        return ConvSchedule(self.name, *DEPTHWISE_TILE, is_specialized=False, strip_bytes=0)
 
     def plan(
         self, task: WindowTask, taps: Taps | None, schedule: ConvSchedule, threads: int

@@ -50,7 +50,7 @@ struct DepthwiseRow {
     return first >= 0 && last < sizes.in_w;
   }
 
-  // Sums of `pixels` neighbouring outputs and `vectors` vectors of channels from `channel` on, to
+  // Sums of `pixels` neighboring outputs and `vectors` vectors of channels from `channel` on, to
   // `stage`. Three versions, so that the one for inner windows has nothing but loads and FMAs.
   template <int pixels, int vectors, Reading reading>
   __attribute__((noinline)) void run_tile(real* stage, int64_t pixel_step, int64_t column, int64_t channel,
@@ -108,7 +108,7 @@ struct DepthwiseRow {
     }
   }
 
-  // The gradient of `taps` neighbouring weights of one window row, from the outputs of one row: each
+  // The gradient of `taps` neighboring weights of one window row, from the outputs of one row: each
   // is summed by itself and then added to its total at `totals`, `total_step` apart.
   template <int taps, int vectors, bool is_partial>
   __attribute__((noinline)) void sum_taps(real* totals, int64_t total_step, const value* gradient,

@@ -1,11 +1,11 @@
-// Where things are: shapes that a kernel is specialised on, sizes that it is told at run time.
+// Where things are: shapes that a kernel is specialized on, sizes that it is told at run time.
 #pragma once
 
 #include <cstdint>
 
 namespace shorthaul {
 
-// Specialised kernels have a constexpr Shape, general ones fill it from their arguments: the same
+// Specialized kernels have a constexpr Shape, general ones fill it from their arguments: the same
 // text serves both. Channels are those of one group.
 struct Shape {
   int64_t in_channels, out_channels, groups;
@@ -19,9 +19,9 @@ struct Shape {
   constexpr int64_t column_values() const { return window_rows() * in_channels; }
   // Windows that do not touch leave columns unread: those are not packed.
   constexpr bool skips_columns() const { return kernel_w < stride_w && dilation_w == 1; }
-  // Packed columns between the windows of neighbouring outputs.
+  // Packed columns between the windows of neighboring outputs.
   constexpr int64_t column_step() const { return skips_columns() ? kernel_w : stride_w; }
-  // Packed columns under `outputs` neighbouring windows.
+  // Packed columns under `outputs` neighboring windows.
   constexpr int64_t columns(int64_t outputs) const {
     return (outputs - 1) * column_step() + (kernel_w - 1) * dilation_w + 1;
   }

@@ -45,7 +45,7 @@ class GroupedKernel:
     dtype: torch.dtype
     activation: str | None
     machine: VectorMachine
-    pixels: int  # of the register tile: neighbouring outputs
+    pixels: int  # of the register tile: neighboring outputs
     shape: KernelShape
 
 
@@ -87,7 +87,7 @@ _LOOPS = """\
       const OutputRow row(each, sizes);
       windows.find_rows(input, row);
 
-      // Tiles of neighbouring outputs, then vectors of channels.
+      // Tiles of neighboring outputs, then vectors of channels.
       tiles_by_edges(out_w, inside, tile_pixels, [&](int64_t column, int64_t size) {
         const int64_t at = (row.image * sizes.out_plane() + row.position(column, sizes)) * channels;
         const bool is_inner = column >= inside.begin && column < inside.end;

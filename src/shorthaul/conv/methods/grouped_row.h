@@ -56,7 +56,7 @@ struct GroupedRow {
     }
   }
 
-  // `pixels` neighbouring outputs of one vector of channels. At the edges there is one, whose columns are
+  // `pixels` neighboring outputs of one vector of channels. At the edges there is one, whose columns are
   // looked up; inside there is no choice, so that the sums stay in registers.
   template <int pixels, bool is_inner, bool is_plain>
   __attribute__((noinline)) void run_tile(const real* weights, const vec* begin, const value* residual, value* output,

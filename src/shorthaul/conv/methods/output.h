@@ -63,7 +63,7 @@ static SHORTHAUL_INLINE void finish_apart(typename Out::value* output, const typ
 }
 
 // Contiguous output: finished sums of a pixel are the channels at `sums_of(pixel)`; pixels that are
-// neighbours in their plane leave as vectors, transposed in registers. `step`: places from one pixel of a
+// neighbors in their plane leave as vectors, transposed in registers. `step`: places from one pixel of a
 // line to the next; a phase of a strided gradient has others in between.
 template <class Out, class Activation, class SumsOf>
 static inline void store_planes(typename Out::value* output, const typename Out::value* residual,

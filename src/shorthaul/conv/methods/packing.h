@@ -1,5 +1,5 @@
 // Packing the window strip of one output row: image columns one after another, each with all its
-// window rows and channels, so that a window is one contiguous run and neighbouring windows overlap.
+// window rows and channels, so that a window is one contiguous run and neighboring windows overlap.
 // Padding of every mode, widening to the type of the sums and transposition happen on the way.
 #pragma once
 
@@ -24,7 +24,7 @@ struct Widened {
     for (; channel < count; ++channel) to[channel] = Value::widen(from[channel]);
   }
 
-  // Lane `lane` of a block of as many neighbouring pixels, whose channels are a plane apart.
+  // Lane `lane` of a block of as many neighboring pixels, whose channels are a plane apart.
   static SHORTHAUL_INLINE vec load(const value* corner, int lane, int64_t plane) {
     return Value::load(corner + lane * plane);
   }
@@ -153,7 +153,7 @@ static SHORTHAUL_INLINE vec interleave(const vec (&from)[planes], std::integer_s
   return pixels;
 }
 
-// `count` neighbouring columns of two or three planes as pixels, all that fill vectors; how many these are.
+// `count` neighboring columns of two or three planes as pixels, all that fill vectors; how many these are.
 template <class In, int planes>
 static SHORTHAUL_INLINE int64_t pack_pixels(real* to, const typename In::value* from, int64_t count, int64_t plane) {
   int64_t column = 0;

@@ -16,7 +16,7 @@ import torch
 from shorthaul.conv.layout.function import convolve_function, number_names, sum_dtype
 from shorthaul.conv.layout.weights import WeightLayout
 from shorthaul.conv.layout.workspace import LINE_BYTES, Workspace, even_part
-from shorthaul.conv.methods.base import SPECIALISED_FLOPS, ConvSchedule, KernelPlan, Method
+from shorthaul.conv.methods.base import SPECIALIZED_FLOPS, ConvSchedule, KernelPlan, Method
 from shorthaul.conv.methods.text import emit_preamble, emit_sizes_and_shape
 from shorthaul.conv.methods.window import has_vector_groups
 from shorthaul.conv.problem.geometry import Taps, WindowTask
@@ -58,7 +58,7 @@ class PlanarKernel:
     activation: str | None
     machine: VectorMachine
     rows: int  # of the register tile: output channels
-    vectors: int  # of the register tile: vectors of neighbouring outputs
+    vectors: int  # of the register tile: vectors of neighboring outputs
 
 
 def emit_planar_kernel(kernel: PlanarKernel) -> CppSource:
@@ -76,7 +76,7 @@ def emit_planar_kernel(kernel: PlanarKernel) -> CppSource:
     dtype = str(kernel.dtype).removeprefix("torch.")
     layout = "channels_last" if kernel.channels_last else "contiguous"
     text = f"""\
-// Convolution vectorised over the width: any shape, {dtype}, {layout}.
+// Convolution vectorized over the width: any shape, {dtype}, {layout}.
 // Register tile: {kernel.rows} output channels x {kernel.vectors} vectors of outputs for {kernel.machine.name}.
 // Every sum runs over (kernel column, kernel row, channel) in this order, whatever the threads.
 {preamble}
@@ -164,7 +164,7 @@ _LOOPS = """\
       };
 
       if (row_vectors > 1) {
-        // Rows, tiles of neighbouring vectors, and tiles of output channels: innermost, so that the
+        // Rows, tiles of neighboring vectors, and tiles of output channels: innermost, so that the
         // values under a tile stay in the first-level cache; outside, where all values do, so that
         // the output is written in long lines.
         const int64_t channel_step = block.is_small(shape) ? 1 : channel_tiles;
@@ -212,7 +212,7 @@ def plan_planes(task: WindowTask, schedule: ConvSchedule, threads: int) -> Plana
             rows = -(-rows // 2) if rows > 16 else rows - 1
         return even_part(height, rows)
 
-    # Rows and columns at the edges of a block are packed again by its neighbour: of the widths that
+    # Rows and columns at the edges of a block are packed again by its neighbor: of the widths that
     # fill register tiles, the one that reads the fewest values of the image.
     tile = schedule.vectors * lanes
     widths = {width} | {tile * count for count in (1, 2, 4, 8, 16, 32) if tile * count < width}
@@ -285,7 +285,7 @@ def _choose_planar_tile(task: WindowTask) -> tuple[int, int]:
 
 
 class Planar(Method):
-    """Vectors of neighbouring outputs, for windows that few output channels share."""
+    """Vectors of neighboring outputs, for windows that few output channels share."""
 
     name = "planar"
     emit = staticmethod(emit_planar_kernel)
@@ -298,13 +298,13 @@ class Planar(Method):
     def prefers(self, task: WindowTask) -> bool:
         """Where vectors along the width are fuller than those of output channels."""
         lanes = this_machine().lanes(task.sum_bytes)
-        is_left = task.flops >= SPECIALISED_FLOPS and has_vector_groups(task, lanes)
+        is_left = task.flops >= SPECIALIZED_FLOPS and has_vector_groups(task, lanes)
         return not is_left and prefers_planes(task, lanes)
 
     def schedule(self, task: WindowTask) -> ConvSchedule:
         """The tile that suits the output channels; one kernel for every shape."""
         rows, vectors = _choose_planar_tile(task)
-        return ConvSchedule(self.name, rows, vectors, is_specialised=False, strip_bytes=PLANE_BYTES)
+        return ConvSchedule(self.name, rows, vectors, is_specialized=False, strip_bytes=PLANE_BYTES)
 
     def plan(
         self, task: WindowTask, taps: Taps | None, schedule: ConvSchedule, threads: int

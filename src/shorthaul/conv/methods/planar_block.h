@@ -1,8 +1,8 @@
-// A block of output rows of one image, for kernels that are vectorised over the width.
+// A block of output rows of one image, for kernels that are vectorized over the width.
 //
 // Every channel's image rows are packed as planes. With a stride of s, each row is packed as s phases
-// (columns 0, s, 2s, ..., then 1, s+1, ...), so that the values under one tap of neighbouring outputs
-// are neighbours.
+// (columns 0, s, 2s, ..., then 1, s+1, ...), so that the values under one tap of neighboring outputs
+// are neighbors.
 #pragma once
 
 #include "shorthaul/conv/methods/output.h"
@@ -217,7 +217,7 @@ struct PlanarBlock {
   }
 
   // A tile: `count` output channels times `vectors` vectors of outputs, `vector_step` apart in the
-  // planes: neighbours in one row, or one per row where rows are short.
+  // planes: neighbors in one row, or one per row where rows are short.
   template <int count, int vectors, bool is_adjacent>
   __attribute__((noinline)) void run_tile(real* sums_out, int64_t channel_step, const real* x, int64_t vector_step,
                                           const real* weights, const real* bias,
@@ -298,7 +298,7 @@ struct PlanarBlock {
                          : (image * all_channels + channel) * sizes.out_plane() + start;
   }
 
-  // Finishes one vector of outputs of `count` neighbouring channels, from column `column` of a row on: they are
+  // Finishes one vector of outputs of `count` neighboring channels, from column `column` of a row on: they are
   // transposed, so that the channels of a pixel leave together. Channel `i` of `sums` is `step` values on.
   template <int count, class Activation>
   void finish_pixels(value* output, const value* residual, int64_t channel, int64_t row, int64_t column,
@@ -314,7 +314,7 @@ struct PlanarBlock {
     }
   }
 
-  // Finishes `vectors` neighbouring vectors of one channel, from column `column` of a row on.
+  // Finishes `vectors` neighboring vectors of one channel, from column `column` of a row on.
   template <class Activation>
   void finish_line(value* output, const value* residual, int64_t channel, int64_t row,
                    int64_t column, const real* sums, int64_t vectors, int64_t all_channels,

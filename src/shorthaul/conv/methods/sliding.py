@@ -1,6 +1,6 @@
 """Writing the sliding kernel: depthwise convolutions whose windows overlap from row to row.
 
-A register tile is a few output rows high and one vector of channels or of neighbours deep: each image row under it is
+A register tile is a few output rows high and one vector of channels or of neighbors deep: each image row under it is
 loaded once per kernel column and serves every output that it touches. The kernel's height
 and vertical stride are constants of the text; channels, widths and sizes are not.
 
@@ -51,7 +51,7 @@ class SlidingKernel:
     machine: VectorMachine
     rows: int  # of the register tile: output rows
     pixels: (
-        int  # of the register tile: neighbouring outputs, or vectors of them in contiguous images
+        int  # of the register tile: neighboring outputs, or vectors of them in contiguous images
     )
     kernel_h: int
     stride_h: int
@@ -71,7 +71,7 @@ def emit_sliding_kernel(kernel: SlidingKernel) -> CppSource:
     )
     dtype = str(kernel.dtype).removeprefix("torch.")
     layout = "channels_last" if kernel.channels_last else "contiguous"
-    vectors = "channels" if kernel.channels_last else "neighbouring outputs"
+    vectors = "channels" if kernel.channels_last else "neighboring outputs"
     text = f"""\
 // Depthwise convolution, {kernel.kernel_h} rows high, every {kernel.stride_h}. row: {dtype}, {layout}.
 // Register tile: {kernel.rows} output rows x {kernel.pixels} vectors of {vectors} for {kernel.machine.name}.
@@ -167,7 +167,7 @@ def plan_sliding(task: WindowTask, schedule: ConvSchedule) -> SlidingNumbers:
 
 
 def choose_sliding_tile(task: WindowTask) -> tuple[int, int]:
-    """Output rows and neighbouring outputs of the sliding kernel's register tile.
+    """Output rows and neighboring outputs of the sliding kernel's register tile.
 
     Sums, the weights of one kernel column and one image value share the registers. Channels-last
     rows of a power of two of bytes fall into the same sets of the first-level cache, so tiles of low

@@ -1,4 +1,4 @@
-// Some neighbouring output rows of a depthwise convolution, one or a few vectors wide.
+// Some neighboring output rows of a depthwise convolution, one or a few vectors wide.
 //
 // Every image row under it is loaded once per kernel column and serves all outputs that it touches,
 // so the loads are a half to a third of the FMAs, and the weights of a kernel column stay in registers.
@@ -11,7 +11,7 @@
 
 namespace shorthaul {
 
-// Image rows under `rows` neighbouring output rows.
+// Image rows under `rows` neighboring output rows.
 constexpr int rows_under(int rows, int kernel_h, int stride_h) { return (rows - 1) * stride_h + kernel_h; }
 
 // What one image row adds: sums[r] += image * weights[under - r * stride_h], where that weight exists.
@@ -167,7 +167,7 @@ struct SlidingPixels {
   }
 };
 
-// Contiguous images: vectors of neighbouring outputs. The rows under a block are widened and padded
+// Contiguous images: vectors of neighboring outputs. The rows under a block are widened and padded
 // into a band, one phase of the stride after another, that stays in the first-level cache.
 template <class Value, class Activation, int tile_vectors, int kernel_h, int stride_h>
 struct SlidingPlane {
@@ -245,7 +245,7 @@ struct SlidingPlane {
     }
   }
 
-  // Some output rows: tiles of neighbouring vectors, of which the last overlaps the one before it; in rows of
+  // Some output rows: tiles of neighboring vectors, of which the last overlaps the one before it; in rows of
   // less than a vector, and where sums need more than storing, one vector at a time.
   template <int rows>
   void run_row(const real* x, const real* weights, real bias, const value* residual, value* output, int64_t at) const {

@@ -23,7 +23,7 @@ from shorthaul.conv.layout.workspace import (
     find_largest,
     share_rows,
 )
-from shorthaul.conv.methods.base import SPECIALISED_FLOPS, ConvSchedule, KernelPlan, Method
+from shorthaul.conv.methods.base import SPECIALIZED_FLOPS, ConvSchedule, KernelPlan, Method
 from shorthaul.conv.methods.text import emit_preamble, emit_sizes_and_shape
 from shorthaul.conv.problem.geometry import KernelShape, Taps, WindowTask
 from shorthaul.conv.problem.machine import VectorMachine, this_machine
@@ -203,9 +203,9 @@ def prefers_sweep(task: WindowTask) -> bool:
     channels, 56x56). One group of a contiguous image is transposed less often as planes (64 to 8 channels, 112x112:
     1.4 ms, 1.5 by sweeps). Sixteen registers hold four rows; there it is left to the tuner.
     """
-    is_specialised = task.flops >= SPECIALISED_FLOPS
+    is_specialized = task.flops >= SPECIALIZED_FLOPS
     is_suited = task.channels_last or task.shape.groups > 1
-    return is_specialised and is_suited and this_machine().registers > 16 and can_sweep(task)
+    return is_specialized and is_suited and this_machine().registers > 16 and can_sweep(task)
 
 
 def sweep_schedule(task: WindowTask) -> ConvSchedule:

@@ -49,7 +49,7 @@ class TallKernel:
     activation: str | None
     machine: VectorMachine
     rows: int  # of the register tile: output rows
-    pixels: int  # of the register tile: neighbouring outputs
+    pixels: int  # of the register tile: neighboring outputs
 
 
 def emit_tall_kernel(kernel: TallKernel) -> CppSource:
@@ -120,7 +120,7 @@ def plan_tall(task: WindowTask, schedule: ConvSchedule, threads: int) -> TallNum
         rows = most_rows(columns)
         return (rows + above) * columns_under(task, columns) / (rows * columns)
 
-    # Rows and columns at the edges of a block are packed again by its neighbour: of the widths, the one
+    # Rows and columns at the edges of a block are packed again by its neighbor: of the widths, the one
     # that packs the fewest values per output, the widest of equals.
     least = min(width, schedule.vectors)
     widths = {even_part(width, max(least, width >> halvings)) for halvings in range(16)}
@@ -152,7 +152,7 @@ def tall_schedule() -> ConvSchedule:
     """
     rows = TALL_ROWS if this_machine().registers > 16 else 4
     strip_bytes = min(TALL_BYTES, second_level_cache_bytes() // 2)
-    return ConvSchedule("tall", rows, 3, is_specialised=False, strip_bytes=strip_bytes)
+    return ConvSchedule("tall", rows, 3, is_specialized=False, strip_bytes=strip_bytes)
 
 
 def can_pack_tall(task: WindowTask) -> bool:

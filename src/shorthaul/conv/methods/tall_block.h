@@ -1,7 +1,7 @@
 // Depthwise convolutions whose kernels are many rows high: one vector of channels at a time.
 //
 // The rows of an image that lie under a block of outputs are packed as [row][column][channel], so that
-// neighbouring pixels are neighbours in memory, whatever the number of channels. A register tile is some
+// neighboring pixels are neighbors in memory, whatever the number of channels. A register tile is some
 // output rows high: every image row is loaded once per kernel column for all outputs that it touches.
 #pragma once
 

@@ -57,7 +57,7 @@ struct TapClasses {
     for (int64_t row = 0; row < rows[0].end; ++row) row_places[row] = row;
   }
 
-  // Calls body(columns, pixel) for the columns of one row that are neighbours, and the first one's pixel.
+  // Calls body(columns, pixel) for the columns of one row that are neighbors, and the first one's pixel.
   template <class Body>
   void for_each_part(int64_t row, const Body& body) const {
     const int64_t place = row_places[row];

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from shorthaul.conv.layout.function import sum_dtype
 from shorthaul.conv.layout.weights import PairedPanels, WeightLayout
-from shorthaul.conv.methods.base import SPECIALISED_FLOPS, ConvSchedule, KernelPlan, Method
+from shorthaul.conv.methods.base import SPECIALIZED_FLOPS, ConvSchedule, KernelPlan, Method
 from shorthaul.conv.methods.window_blocks import (
     can_join_columns,
     choose_windows,
@@ -41,7 +41,7 @@ def has_vector_groups(task: WindowTask, lanes: int) -> bool:
 def choose_tile(
     task: WindowTask, machine: VectorMachine, *, skips_padding: bool = False
 ) -> tuple[int, int]:
-    """The tile with the fewest idle lanes; among equals, the machine's favourite.
+    """The tile with the fewest idle lanes; among equals, the machine's favorite.
 
     Contiguous outputs are written to as many planes at once as a panel has channels: where windows are
     short, two vectors of them leave more lines in the first-level cache than four (conv7 on AVX-512: 1.3
@@ -83,21 +83,21 @@ class Window(Method):
     def schedule(self, task: WindowTask) -> ConvSchedule:
         """The tile with the fewest idle lanes, where the work is worth a kernel for its shape."""
         machine, strip_bytes = this_machine(), second_level_cache_bytes() * 3 // 8
-        is_specialised = task.flops >= SPECIALISED_FLOPS
+        is_specialized = task.flops >= SPECIALIZED_FLOPS
         has_groups = not task.has_pairs and has_vector_groups(task, machine.lanes(task.sum_bytes))
-        if is_specialised and has_groups:
+        if is_specialized and has_groups:
             rows, vectors = next(tile for tile in machine.tiles() if tile[1] == 1)
             return ConvSchedule(self.name, rows, vectors, strip_bytes=strip_bytes, windows="rows")
         # General kernels all have the same tile, so that few of them are ever compiled.
         rows, vectors = machine.tiles()[0]
-        if is_specialised:
+        if is_specialized:
             skips = task.windows == "rows" and has_much_padding(task)
             rows, vectors = choose_tile(task, machine, skips_padding=skips)
         return ConvSchedule(
             self.name,
             rows,
             vectors,
-            is_specialised=is_specialised,
+            is_specialized=is_specialized,
             strip_bytes=strip_bytes,
             has_pairs=task.has_pairs,
         )
@@ -114,7 +114,7 @@ class Window(Method):
 
     def refine(self, schedule: ConvSchedule) -> tuple[ConvSchedule, ...]:
         """A kernel for the shape, strips of half the size, and the papers' whole tensor."""
-        first = replace(schedule, is_specialised=True)
+        first = replace(schedule, is_specialized=True)
         if first.has_pairs or not first.strip_bytes:
             return (first,)
         strips = (first.strip_bytes, first.strip_bytes // 2, None)
@@ -141,4 +141,4 @@ class Window(Method):
             order = find_run_order(task.shape, windows, joins_columns=joins_columns)
             weights = PairedPanels(task.shape, real, panel, lanes, taps, run_order=order)
         numbers = plan_blocks(task, schedule, threads)
-        return KernelPlan(task, kernel, numbers, weights, schedule.is_specialised)
+        return KernelPlan(task, kernel, numbers, weights, schedule.is_specialized)

@@ -176,7 +176,7 @@ struct WindowBlock {
     int64_t image = -1, depth = -1, origin = 0, filled = 0;
   };
 
-  // Packs the image rows under one output row that its neighbours have not packed; where its first
+  // Packs the image rows under one output row that its neighbors have not packed; where its first
   // window is. Windows that reach into padding which is not packed begin before the rows they read.
   int64_t pack_band(Band& band, const value* input, const OutputRow& row, int64_t first_channel,
                     const Shape& shape, const Sizes& sizes) const {

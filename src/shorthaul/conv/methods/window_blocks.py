@@ -90,8 +90,8 @@ def choose_windows(task: WindowTask, schedule: ConvSchedule) -> str:
     if schedule.strip_bytes is None:
         return "strips"
     # General kernels stay few: only single rows are read in place.
-    is_general = not schedule.is_specialised and task.shape.window_rows > 1
-    # Pairs are summed in the order of their layout, which must not depend on what is specialised.
+    is_general = not schedule.is_specialized and task.shape.window_rows > 1
+    # Pairs are summed in the order of their layout, which must not depend on what is specialized.
     is_general = is_general and not task.has_pairs
     if schedule.windows or is_general:
         return schedule.windows or "strips"
@@ -109,7 +109,7 @@ def _reads_around_padding(task: WindowTask, schedule: ConvSchedule) -> bool:
         task.windows == "rows"
         and task.is_readable
         and not task.has_pairs
-        and schedule.is_specialised
+        and schedule.is_specialized
         and task.padding_share > 0
         and not has_even
     )
@@ -138,7 +138,7 @@ def skips_padding(task: WindowTask, schedule: ConvSchedule) -> bool:
     layout = choose_windows(task, schedule)
     if layout == "in_place":
         return task.windows != "in_place"
-    is_even = schedule.is_specialised and has_even_steps(
+    is_even = schedule.is_specialized and has_even_steps(
         "rows", schedule.rows, task.shape.in_channels
     )
     return (
@@ -157,7 +157,7 @@ def _window_bytes(task: WindowTask, layout: str, rows: int, columns: int, *, ski
     row_bytes = packed_columns * shape.in_channels * task.packed_bytes
     if layout == "strips":
         return rows * shape.window_rows * row_bytes
-    # Neighbouring output rows share image rows, unless another image or depth begins in between.
+    # Neighboring output rows share image rows, unless another image or depth begins in between.
     reach = (shape.kernel[1] - 1) * shape.dilation[1] + 1
     stride, height = shape.stride[1], task.out_sizes[1]
     planes = task.batch * task.out_sizes[0]

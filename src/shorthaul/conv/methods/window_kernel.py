@@ -2,7 +2,7 @@
 
 Windows are packed into strips, or read from rows that are packed once or from the image itself. The
 text is the loop nest; what each loop does to one block, tile or vector is in
-the headers beside it. A specialised kernel has its shape as constants, a general one reads it from
+the headers beside it. A specialized kernel has its shape as constants, a general one reads it from
 its arguments: nothing else differs, so both give the same bits.
 """
 
@@ -51,7 +51,7 @@ def find_run_order(shape: KernelShape, windows: str, *, joins_columns: bool) -> 
     =======  ==============================================================================
     windows  all of it, by kernel column, row and channel
     columns  a column of it, where dilation leaves others in between
-    rows     a row of it, by kernel column and channel: neighbours in the image
+    rows     a row of it, by kernel column and channel: neighbors in the image
     taps     the channels of one pixel
     =======  ==============================================================================
     """
@@ -162,7 +162,7 @@ def find_window_kernel(task: WindowTask, schedule: ConvSchedule) -> WindowKernel
         this_machine(),
         schedule.rows,
         schedule.vectors,
-        task.shape if schedule.is_specialised else None,
+        task.shape if schedule.is_specialized else None,
     )
 
 

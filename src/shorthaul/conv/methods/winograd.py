@@ -1,6 +1,6 @@
 """Writing the row-wise Winograd kernel: fewer products for windows three columns wide.
 
-F(4, 3) makes four neighbouring outputs of one kernel row from six products instead of twelve, F(2, 3)
+F(4, 3) makes four neighboring outputs of one kernel row from six products instead of twelve, F(2, 3)
 two from four instead of six. Sums are taken of transformed values, so the rounding error is larger:
 only `exact=False` allows it. Weights are transformed once, in double precision.
 
@@ -17,7 +17,7 @@ from torch import Tensor
 from shorthaul.conv.layout.function import convolve_function, number_names, sum_dtype
 from shorthaul.conv.layout.weights import WeightLayout, WeightView, forward_view
 from shorthaul.conv.layout.workspace import LINE_BYTES, Workspace, even_part, share_rows
-from shorthaul.conv.methods.base import SPECIALISED_FLOPS, ConvSchedule, KernelPlan, Method
+from shorthaul.conv.methods.base import SPECIALIZED_FLOPS, ConvSchedule, KernelPlan, Method
 from shorthaul.conv.methods.text import emit_preamble, emit_sizes_and_shape
 from shorthaul.conv.methods.window import choose_tile
 from shorthaul.conv.methods.window_kernel import WindowKernel, emit_panel_widths, find_window_kernel
@@ -176,7 +176,7 @@ def plan_winograd(
         transformed = (outputs + 2) * band * shape.in_channels
         return (transformed + (outputs + 2) * rows * panel) * value_bytes
 
-    # Rows at the edge of a block are transformed again by its neighbour: high blocks first.
+    # Rows at the edge of a block are transformed again by its neighbor: high blocks first.
     wanted_rows = min(height, 16)
     block_tiles = even_part(tiles, max(1, min(tiles, budget // tile_bytes(wanted_rows))))
     block_rows = wanted_rows
@@ -264,7 +264,7 @@ class Winograd(Method):
     def prefers(self, task: WindowTask) -> bool:
         """Where it has the fewest products of its kind, and clearly fewer than there are in all."""
         # By one image's work: the batch that an image is in must not change its bits.
-        is_large = task.flops >= SPECIALISED_FLOPS * task.batch
+        is_large = task.flops >= SPECIALIZED_FLOPS * task.batch
         products = {each: winograd_products(task, each) for each in sorted(_POINTS, reverse=True)}
         is_best = min(products, key=products.__getitem__) == self.outputs
         return is_large and is_best and products[self.outputs] < WORTHWHILE_PRODUCTS
@@ -284,4 +284,4 @@ class Winograd(Method):
         )
         numbers = plan_winograd(task, schedule, threads, self.outputs)
         kernel = WinogradKernel(window, self.outputs)
-        return KernelPlan(task, kernel, numbers, weights, schedule.is_specialised)
+        return KernelPlan(task, kernel, numbers, weights, schedule.is_specialized)

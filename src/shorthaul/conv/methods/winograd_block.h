@@ -1,8 +1,8 @@
-// A block of output rows by row-wise Winograd: `outputs` neighbours from `outputs` + 2 products.
+// A block of output rows by row-wise Winograd: `outputs` neighbors from `outputs` + 2 products.
 //
 // Each image row under the block is transformed once, tile by tile of `outputs` + 2 columns. The
 // transformed rows lie as [point][tile][row][channel], so that the window of a tile is one run of
-// kernel height times channels values, and windows of neighbouring rows overlap: the products of a point
+// kernel height times channels values, and windows of neighboring rows overlap: the products of a point
 // are the same overlapping-rows GEMM as in window order.
 #pragma once
 

@@ -1,1 +1,1 @@
-"""Models: layers replaced, batch norms folded, weights quantised."""
+"""Models: layers replaced, batch norms folded, weights quantized."""

@@ -2,7 +2,7 @@
 
 >>> from shorthaul.conv.problem import ConvProblem
 >>> schedule = choose_schedule(ConvProblem(64, 64, (1, 3, 3)), (1, 1, 56, 56))
->>> schedule.method, schedule.depth_chunk, schedule.is_specialised
+>>> schedule.method, schedule.depth_chunk, schedule.is_specialized
 ('window', 4608, True)
 
 A schedule never changes what is summed in which order within one method, so any two schedules of

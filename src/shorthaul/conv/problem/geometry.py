@@ -27,7 +27,7 @@ PADDING_CODES = {"zeros": 0, "reflect": 1, "replicate": 2, "circular": 3, "symme
 
 @dataclass(frozen=True)
 class KernelShape:
-    """What a kernel is specialised on; channels are those of one group."""
+    """What a kernel is specialized on; channels are those of one group."""
 
     in_channels: int
     out_channels: int

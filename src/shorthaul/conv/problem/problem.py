@@ -1,4 +1,4 @@
-"""What is to be convolved: everything that a kernel is specialised on, and nothing else.
+"""What is to be convolved: everything that a kernel is specialized on, and nothing else.
 
 Batch and image size are not part of it, so one kernel serves every size.
 

@@ -366,7 +366,7 @@ def find_outside(values: torch.Tensor, limit: int) -> int | None:
 
 
 def empty_columns(dtype: torch.dtype, sizes: Sequence[int]) -> list[torch.Tensor]:
-    """Uninitialised vectors of one index, side by side on huge pages where they are large.
+    """Uninitialized vectors of one index, side by side on huge pages where they are large.
 
     A page of 4 KiB costs some microseconds the first time it is written, which is more than sorting
     the thousand numbers that it holds.

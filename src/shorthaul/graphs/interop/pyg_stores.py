@@ -175,7 +175,7 @@ class FeatureStore(pyg.FeatureStore):  # type: ignore[misc]
 class GraphStore(pyg.GraphStore):  # type: ignore[misc]
     """The edges of a `RelationalGraph` by edge type; it does not change.
 
-    Neighbour loaders get the graph's own order by target, with the edge ids that belong to it: nothing
+    Neighbor loaders get the graph's own order by target, with the edge ids that belong to it: nothing
     is sorted again, and `e_id` counts edges in the order in which their relation had them.
     """
 

@@ -16,10 +16,10 @@ from shorthaul.graphs.graph import RelationalGraph
 from shorthaul.graphs.loading.batch_pipeline import BatchPipeline
 from shorthaul.graphs.loading.feature_rows import FeatureRows, as_table, looks_ahead
 from shorthaul.graphs.loading.mini_batch import MiniBatch
-from shorthaul.graphs.sampling.blocks import NeighbourSample
+from shorthaul.graphs.sampling.blocks import NeighborSample
 from shorthaul.graphs.sampling.fan_outs import FanOut
 from shorthaul.graphs.sampling.plain import mix
-from shorthaul.graphs.sampling.sampler import NeighbourSampler
+from shorthaul.graphs.sampling.sampler import NeighborSampler
 from shorthaul.jit.outside_graphs import outside_graphs
 from shorthaul.jit.runtime import kernel_threads, limited_threads
 from shorthaul.settings import settings
@@ -31,7 +31,7 @@ _WINDOW_BATCHES = 16
 
 
 class MiniBatchLoader:
-    """Iterates over mini-batches: neighbours sampled, features and labels gathered, both ahead.
+    """Iterates over mini-batches: neighbors sampled, features and labels gathered, both ahead.
 
     >>> import torch
     >>> from shorthaul.graphs import MiniBatchLoader, RelationalGraph
@@ -77,7 +77,7 @@ class MiniBatchLoader:
         self.shuffle, self.drop_last, self.progress = bool(shuffle), bool(drop_last), bool(progress)
         self.device = None if device is None else torch.device(device)
         self.epoch = 0
-        self.sampler = NeighbourSampler(
+        self.sampler = NeighborSampler(
             graph, fan_outs, replace=replace, resample=resample, seed=seed
         )
         self.seeds = _read_seeds(graph, seeds)
@@ -131,7 +131,7 @@ class MiniBatchLoader:
         return EpochSamples(self.sampler, order, self.batch_size, len(self), number)
 
     @outside_graphs
-    def complete(self, sample: NeighbourSample) -> MiniBatch:
+    def complete(self, sample: NeighborSample) -> MiniBatch:
         """The batch of a sample: features of its input nodes and labels of its seeds, gathered here."""
         index = self.graph.by_target()
         blocks = [
@@ -156,11 +156,11 @@ class MiniBatchLoader:
         # Next to a model that uses all cores, a few threads of our own are enough.
         threads = max(1, kernel_threads() // 4)
 
-        def complete(sample: NeighbourSample) -> MiniBatch:
+        def complete(sample: NeighborSample) -> MiniBatch:
             with limited_threads(threads):
                 return self.complete(sample)
 
-        def draw(number: int) -> NeighbourSample:
+        def draw(number: int) -> NeighborSample:
             sample = samples.draw(number, threads)
             if can_look_ahead:
                 self._features.expect(sample.input_nodes)
@@ -183,12 +183,12 @@ class MiniBatchLoader:
         return f"MiniBatchLoader({self.graph!r}, {self.seeds.shape[0]:,} seeds in {len(self):,} batches)"
 
 
-class EpochSamples(torch.utils.data.Dataset[NeighbourSample]):
+class EpochSamples(torch.utils.data.Dataset[NeighborSample]):
     """The samples of one epoch, each made when it is asked for; workers may share it."""
 
     def __init__(
         self,
-        sampler: NeighbourSampler,
+        sampler: NeighborSampler,
         seeds: torch.Tensor,
         batch_size: int,
         count: int,
@@ -200,12 +200,12 @@ class EpochSamples(torch.utils.data.Dataset[NeighbourSample]):
     def __len__(self) -> int:
         return self._count
 
-    def __getitem__(self, number: int) -> NeighbourSample:
+    def __getitem__(self, number: int) -> NeighborSample:
         if not 0 <= number < self._count:
             raise IndexError(f"there are {self._count:,} samples, numbered from 0; got {number:,}")
         return self.draw(number, 1)
 
-    def draw(self, number: int, threads: int) -> NeighbourSample:
+    def draw(self, number: int, threads: int) -> NeighborSample:
         """Sample number `number`, drawn by that many threads."""
         start = number * self._batch_size
         seeds = self.seeds[start : start + self._batch_size]

@@ -26,9 +26,9 @@ class Block:
     """The edges that one layer works on.
 
     >>> import torch
-    >>> from shorthaul.graphs import NeighbourSampler, RelationalGraph
+    >>> from shorthaul.graphs import NeighborSampler, RelationalGraph
     >>> graph = RelationalGraph.from_edges([2, 3, 2], [0, 0, 1], num_nodes=4)
-    >>> (block,) = NeighbourSampler(graph, [-1]).sample(torch.tensor([0, 1])).blocks
+    >>> (block,) = NeighborSampler(graph, [-1]).sample(torch.tensor([0, 1])).blocks
     >>> block, block.source_nodes.tolist()
     (Block(4 sources, 2 targets, 3 edges), [0, 1, 2, 3])
     >>> block.sources[block.pointers[0] : block.pointers[1]].tolist()  # who reaches target 0
@@ -131,7 +131,7 @@ class Block:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class NeighbourSample:
+class NeighborSample:
     """The blocks around some seeds, in the order in which a model's layers use them."""
 
     seeds: torch.Tensor  # distinct seeds in the order they were given: the last block's targets
@@ -146,4 +146,4 @@ class NeighbourSample:
 
     def __repr__(self) -> str:
         inner = " -> ".join(f"{each.num_sources:,}" for each in self.blocks)
-        return f"NeighbourSample({inner} -> {self.seeds.shape[0]:,} nodes)"
+        return f"NeighborSample({inner} -> {self.seeds.shape[0]:,} nodes)"

@@ -18,7 +18,7 @@ from shorthaul.graphs.index.indexes import TargetIndex
 
 
 class HopRows(NamedTuple):
-    """Where the targets' neighbours lie in the index, and their relations where those are asked for."""
+    """Where the targets' neighbors lie in the index, and their relations where those are asked for."""
 
     ends: torch.Tensor  # (2 T,) begin and end of each row
     relations: torch.Tensor | None  # of all rows, one after the other

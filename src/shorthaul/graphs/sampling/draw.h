@@ -1,4 +1,4 @@
-// Which neighbours of one node are taken: positions in its run of neighbours.
+// Which neighbors of one node are taken: positions in its run of neighbors.
 #pragma once
 
 #include <algorithm>
@@ -9,7 +9,7 @@
 
 namespace shorthaul {
 
-// How many of `degree` neighbours are taken; a negative fan-out takes all.
+// How many of `degree` neighbors are taken; a negative fan-out takes all.
 inline int64_t taken(int64_t degree, int64_t fan_out, bool replace) {
   if (fan_out < 0) return degree;
   if (replace) return degree > 0 ? fan_out : 0;
@@ -44,7 +44,7 @@ class Marks {
 //
 // Without replacement: Floyd's algorithm, which makes every subset of the size equally likely with one
 // random number for each member. The subset comes out in ascending order, so runs of one relation stay
-// together and neighbours are read forwards.
+// together and neighbors are read forwards.
 template <class Position>
 inline Position* draw(RandomStream& random, int64_t first, int64_t degree, int64_t fan_out,
                       bool replace, Marks& marks, Position* out) {

@@ -1,4 +1,4 @@
-"""How many neighbours each hop takes, as users write it and as the sampler reads it."""
+"""How many neighbors each hop takes, as users write it and as the sampler reads it."""
 
 from __future__ import annotations
 
@@ -67,6 +67,6 @@ def _read_number(where: str, value: Any) -> int:
         number = ALL - 1
     if isinstance(value, bool) or number < ALL:
         raise SamplingError(
-            f"{where} must be a whole number of neighbours, or -1 for all of them, got {value!r}."
+            f"{where} must be a whole number of neighbors, or -1 for all of them, got {value!r}."
         )
     return number

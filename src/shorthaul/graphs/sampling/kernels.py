@@ -1,4 +1,4 @@
-"""The generated kernel behind `NeighbourSampler`: one call samples all hops without the GIL.
+"""The generated kernel behind `NeighborSampler`: one call samples all hops without the GIL.
 
 ::
 
@@ -40,7 +40,7 @@ from shorthaul.jit import (
 HASHED_FROM_NODES = 2**23
 
 _TEXT = r"""
-// Neighbour sampling over ids of INDEX_TYPE; ids are looked up in a TABLE.
+// Neighbor sampling over ids of INDEX_TYPE; ids are looked up in a TABLE.
 #include <algorithm>
 
 #include "shorthaul/graphs/sampling/sampler.h"
@@ -69,7 +69,7 @@ int64_t sample(void* sampler, const Id* pointers, const Id* sources, const Id* r
                const int64_t* fan_widths, int64_t* counts, int64_t replace, int64_t resample, int64_t key, int64_t threads, int64_t pointer_count,
                int64_t seed_count, int64_t hops, int64_t fan_relations) {
   auto& made = *static_cast<Sampler*>(sampler);
-  const shorthaul::Neighbours<Id> graph{pointers, sources, relations, pointer_count - 1};
+  const shorthaul::Neighbors<Id> graph{pointers, sources, relations, pointer_count - 1};
   int64_t status;
   try {
     status = made.sample(graph, seeds, seed_count, seed_rows, fan_outs, fan_widths, hops,
@@ -207,7 +207,7 @@ def emit_sampler(dtype: torch.dtype, *, is_hashed: bool) -> CppSource:
     )
     table = "HashTable" if is_hashed else "DirectTable"
     text = _TEXT.replace("INDEX_TYPE", index_type).replace("TABLE", table)
-    return CppSource(f"sample_neighbours_{index_type[:-2]}_{table[:-5].lower()}", text, functions)
+    return CppSource(f"sample_neighbors_{index_type[:-2]}_{table[:-5].lower()}", text, functions)
 
 
 def _emit_steps(dtype: torch.dtype) -> tuple[Function, ...]:

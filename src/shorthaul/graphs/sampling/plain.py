@@ -1,4 +1,4 @@
-"""Neighbour sampling in plain Python, number for number what the generated kernel samples.
+"""Neighbor sampling in plain Python, number for number what the generated kernel samples.
 
 It draws from the same streams (`shorthaul/graphs/sampling/random.h`), so it is the kernel's
 oracle in tests, and it takes over, with equal results, where there is no compiler.
@@ -23,7 +23,7 @@ GOLDEN = 0x9E3779B97F4A7C15
 
 
 def mix(value: int) -> int:
-    """A bijection of 64 bits that scatters neighbouring inputs."""
+    """A bijection of 64 bits that scatters neighboring inputs."""
     value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
     value = ((value ^ (value >> 27)) * 0x94D049BB133111EB) & _MASK
     return value ^ (value >> 31)
@@ -45,14 +45,14 @@ class RandomStream:
 
 
 def count_taken(degree: int, fan_out: int, *, replace: bool) -> int:
-    """How many of `degree` neighbours are taken."""
+    """How many of `degree` neighbors are taken."""
     if fan_out < 0:
         return degree
     return (fan_out if degree else 0) if replace else min(degree, fan_out)
 
 
 def draw(stream: RandomStream, degree: int, fan_out: int, *, replace: bool) -> list[int]:
-    """Which of `degree` neighbours are taken; ascending unless drawn with replacement."""
+    """Which of `degree` neighbors are taken; ascending unless drawn with replacement."""
     if fan_out < 0 or (not replace and degree <= fan_out):
         return list(range(degree))
     if replace:

@@ -10,7 +10,7 @@ namespace shorthaul {
 
 constexpr uint64_t golden_ratio = 0x9E3779B97F4A7C15ull;
 
-// A bijection of 64 bits that scatters neighbouring inputs.
+// A bijection of 64 bits that scatters neighboring inputs.
 inline uint64_t mix(uint64_t value) {
   value = (value ^ (value >> 30)) * 0xBF58476D1CE4E5B9ull;
   value = (value ^ (value >> 27)) * 0x94D049BB133111EBull;
@@ -23,7 +23,7 @@ class RandomStream {
 
   uint64_t next() { return mix(state_ += golden_ratio); }
 
-  // Uniform on [0, bound), exactly: the few products that would favour small numbers are drawn anew.
+  // Uniform on [0, bound), exactly: the few products that would favor small numbers are drawn anew.
   uint64_t below(uint64_t bound) {
     unsigned __int128 product = static_cast<unsigned __int128>(next()) * bound;
     if (static_cast<uint64_t>(product) < bound) {

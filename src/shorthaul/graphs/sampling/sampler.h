@@ -1,8 +1,8 @@
-// Neighbour sampling: hop by hop from the seeds outwards, into memory that is kept between samples.
+// Neighbor sampling: hop by hop from the seeds outwards, into memory that is kept between samples.
 //
 // One hop: count what each target takes (threads), add up (one thread), draw positions and read the
-// neighbours there (threads), relabel them (one thread: ids are given in the order of appearance).
-// Where the graph lies on disk the caller reads what a hop needs: rows before drawing, neighbours after.
+// neighbors there (threads), relabel them (one thread: ids are given in the order of appearance).
+// Where the graph lies on disk the caller reads what a hop needs: rows before drawing, neighbors after.
 #pragma once
 
 #include <atomic>
@@ -17,7 +17,7 @@
 
 namespace shorthaul {
 
-// Where one node's neighbours lie in the index, and their relations, ascending, where fan-outs are per
+// Where one node's neighbors lie in the index, and their relations, ascending, where fan-outs are per
 // relation.
 template <class Id>
 struct Row {
@@ -25,9 +25,9 @@ struct Row {
   const Id* relations;
 };
 
-// What is sampled from: the neighbours of node n are sources[pointers[n] .. pointers[n + 1]).
+// What is sampled from: the neighbors of node n are sources[pointers[n] .. pointers[n + 1]).
 template <class Id>
-struct Neighbours {
+struct Neighbors {
   const Id* pointers;
   const Id* sources;
   const Id* relations;
@@ -45,7 +45,7 @@ struct Neighbours {
 };
 
 // The rows of one hop's targets, read from disk: where each begins and ends in the index, and the
-// relations of all of them one after the other. Their neighbours are read when it is known which.
+// relations of all of them one after the other. Their neighbors are read when it is known which.
 template <class Id>
 struct ReadRows {
   const Id* ends;             // begin and end, target by target
@@ -76,7 +76,7 @@ class Sampler {
   explicit Sampler(int64_t num_nodes) : table_(num_nodes) {}
 
   // Returns 0, or 1 + the position of a seed that is no node, or a negative number for overflow.
-  int64_t sample(const Neighbours<Id>& graph, const Id* seeds, int64_t num_seeds,
+  int64_t sample(const Neighbors<Id>& graph, const Id* seeds, int64_t num_seeds,
                  Id* seed_rows, const int64_t* fan_outs, const int64_t* fan_widths,
                  int64_t hops, int64_t relations, bool replace, bool resample, uint64_t key, int64_t threads) {
     for (int64_t n = 0; n < num_seeds; ++n) {
@@ -105,7 +105,7 @@ class Sampler {
     begin_ = 0;
   }
 
-  // Whose neighbours the hop draws: every node met so far, or those that the hop before it met.
+  // Whose neighbors the hop draws: every node met so far, or those that the hop before it met.
   void start_hop(int64_t hop, bool resample) {
     Made& made = hops_[hop];
     made.first_target = resample ? 0 : begin_;

@@ -1,4 +1,4 @@
-"""`NeighbourSampler`: seeds in, compact blocks out."""
+"""`NeighborSampler`: seeds in, compact blocks out."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from shorthaul.errors import SamplingError, SeedRangeError
 from shorthaul.graphs.edge_tensors import read_numbers
 from shorthaul.graphs.graph import RelationalGraph
 from shorthaul.graphs.index.indexes import TargetIndex
-from shorthaul.graphs.sampling.blocks import Block, NeighbourSample
+from shorthaul.graphs.sampling.blocks import Block, NeighborSample
 from shorthaul.graphs.sampling.disk_rows import read_rows
 from shorthaul.graphs.sampling.fan_outs import FanOut, read_fan_outs
 from shorthaul.graphs.sampling.kernels import HASHED_FROM_NODES, SamplingMemory
@@ -30,13 +30,13 @@ _POOLED_FROM_BYTES = 64 * 1024
 _MOST_THREADS = 1024
 
 
-class NeighbourSampler:
-    """Draws neighbours hop by hop from the seeds outwards, in generated C++ without the GIL.
+class NeighborSampler:
+    """Draws neighbors hop by hop from the seeds outwards, in generated C++ without the GIL.
 
     >>> import torch
-    >>> from shorthaul.graphs import NeighbourSampler, RelationalGraph
+    >>> from shorthaul.graphs import NeighborSampler, RelationalGraph
     >>> graph = RelationalGraph.from_edges([1, 2, 3, 4, 4], [0, 0, 0, 1, 2])
-    >>> sampler = NeighbourSampler(graph, [2, 1], seed=7)
+    >>> sampler = NeighborSampler(graph, [2, 1], seed=7)
     >>> sample = sampler.sample(torch.tensor([0]))
     >>> sample.blocks  # the first layer's block, then the second's
     [Block(4 sources, 3 targets, 2 edges), Block(3 sources, 1 targets, 2 edges)]
@@ -44,12 +44,12 @@ class NeighbourSampler:
     ([0], [0])
 
     `fan_outs` says how many incoming edges are followed: first from the seeds, then from their
-    neighbours, and so on (PyG's order; DGL's is the reverse). An entry is a number for all relations
+    neighbors, and so on (PyG's order; DGL's is the reverse). An entry is a number for all relations
     together, -1 for all edges, or a mapping with a number for each relation (by its name, its three
     words or its number).
 
-    Without `replace`, every set of neighbours of that size is equally likely. With `resample`, every
-    layer draws anew for all of its targets, as in DGL; without, a node keeps the neighbours that it
+    Without `replace`, every set of neighbors of that size is equally likely. With `resample`, every
+    layer draws anew for all of its targets, as in DGL; without, a node keeps the neighbors that it
     got first, as in PyG, which takes less time and brings fewer nodes.
 
     The same `seed` and the same number of a sample give the same blocks, on any number of threads.
@@ -74,7 +74,7 @@ class NeighbourSampler:
     def _start(self) -> None:
         widths = [len(each) for each in self.fan_outs]
         width = max(widths, default=1)
-        # No row has more neighbours than an int64 counts, so what is beyond means all of them.
+        # No row has more neighbors than an int64 counts, so what is beyond means all of them.
         padded = [
             [*(min(fan, _MOST) for fan in each), *[0] * (width - len(each))]
             for each in self.fan_outs
@@ -90,7 +90,7 @@ class NeighbourSampler:
     @outside_graphs
     def sample(
         self, seeds: Any, *, number: int | None = None, threads: int | None = None
-    ) -> NeighbourSample:
+    ) -> NeighborSample:
         """The blocks around `seeds`, node ids of any integer dtype; repeated ones count once.
 
         `number` says which sample of this sampler it is, and so which random numbers it gets; samples
@@ -102,7 +102,7 @@ class NeighbourSampler:
         number = next(self._numbers) if number is None else number
         threads = _choose_threads(threads)
         held = _held_tensors(index, needs_relations=self._fans.shape[1] > 1)
-        if not can_use_kernels("neighbour sampling"):
+        if not can_use_kernels("neighbor sampling"):
             return self.sample_plainly(given, number)
         memory = self._idle.pop() if self._idle else self._make_memory()
         try:
@@ -138,7 +138,7 @@ class NeighbourSampler:
         seeds: torch.Tensor,
         number: int,
         threads: int,
-    ) -> NeighbourSample:
+    ) -> NeighborSample:
         hops = len(self.fan_outs)
         seed_rows = torch.empty_like(seeds)
         counts = torch.empty(1 + 2 * hops, dtype=torch.int64, device="cpu")
@@ -165,8 +165,8 @@ class NeighbourSampler:
         seeds: torch.Tensor,
         number: int,
         threads: int,
-    ) -> NeighbourSample:
-        """Hop by hop: read the targets' rows, draw, read the neighbours that were drawn, relabel."""
+    ) -> NeighborSample:
+        """Hop by hop: read the targets' rows, draw, read the neighbors that were drawn, relabel."""
         kernel, sampler = memory.kernel, memory.address
         key = _as_signed(self._key_of(number))
         seed_rows, targets = (
@@ -196,7 +196,7 @@ class NeighbourSampler:
         """What a step of the kernel counted; its error where that is negative."""
         if status == -2:
             raise MemoryError(
-                "there was no memory for a sample of neighbours: lower the fan-outs or the number of "
+                "there was no memory for a sample of neighbors: lower the fan-outs or the number of "
                 "seeds"
             )
         if status < 0:
@@ -215,7 +215,7 @@ class NeighbourSampler:
         seed_rows: torch.Tensor,
         number: int,
         counts: list[int],
-    ) -> NeighbourSample:
+    ) -> NeighborSample:
         """Copy the sample out of the kernel's memory, into tensors that share one allocation."""
         hops, index = len(self.fan_outs), self.graph.by_target()
         seeds, nodes, edges = counts[0], [counts[0], *counts[1::2]], counts[2::2]
@@ -265,9 +265,9 @@ class NeighbourSampler:
                         index,
                     )
                 )
-        return NeighbourSample(all_nodes[:seeds], seed_rows, blocks[::-1], number)
+        return NeighborSample(all_nodes[:seeds], seed_rows, blocks[::-1], number)
 
-    def sample_plainly(self, seeds: Any, number: int) -> NeighbourSample:
+    def sample_plainly(self, seeds: Any, number: int) -> NeighborSample:
         """The same sample in plain Python: where there is no compiler, and to compare with."""
         index, key = self.graph.by_target(), self._key_of(number)
         seeds = self.require_seeds(seeds)
@@ -301,7 +301,7 @@ class NeighbourSampler:
                 )
             )
         seed_rows = seeds.new_tensor([rows[each] for each in given])
-        return NeighbourSample(all_nodes[: len(rows)], seed_rows, blocks[::-1], number)
+        return NeighborSample(all_nodes[: len(rows)], seed_rows, blocks[::-1], number)
 
     def _allocate(self, count: int) -> torch.Tensor:
         dtype = self.graph.index_dtype
@@ -319,7 +319,7 @@ class NeighbourSampler:
 
     def __repr__(self) -> str:
         fans = [each[0] if len(each) == 1 else each for each in self.fan_outs]
-        return f"NeighbourSampler({self.graph!r}, {fans}, seed={self.seed})"
+        return f"NeighborSampler({self.graph!r}, {fans}, seed={self.seed})"
 
 
 class _Arena:

@@ -1,6 +1,6 @@
 """Bits of equal weight side by side: what makes floating-point numbers compressible.
 
-The exponents of neighbouring activations are alike and their last bits are noise. Storing bit 0 of
+The exponents of neighboring activations are alike and their last bits are noise. Storing bit 0 of
 many numbers, then bit 1 of them, and so on, gives a fast compressor long runs to find in the first
 and lets it pass over the others quickly. Within each block of `BLOCK_ELEMENTS` numbers::
 

@@ -139,7 +139,7 @@ class DeviceCopier:
         """Return when the bytes of `copy` are in host memory; those before it are handed on too."""
         if copy.has_arrived:
             return
-        self.backend.synchronise(copy.mark)
+        self.backend.synchronize(copy.mark)
         leaving = self._leaving[copy.device]
         while not copy.has_arrived:
             self._arrive(leaving.popleft())
@@ -180,7 +180,7 @@ def _wait_for_all(
     copies: list[CopyOut | CopyBack] = [each for queue in leaving.values() for each in queue]
     copies += [each for queue in returning.values() for each in queue]
     for copy in copies:
-        backend.synchronise(copy.mark)
+        backend.synchronize(copy.mark)
     leaving.clear()
     returning.clear()
 

@@ -100,7 +100,7 @@ class GdsEngine(QueueEngine):
         file, keeper = job.request.file, job.request.span.keeper
         first, length_bytes = transfer.position_bytes, transfer.length_bytes
         if isinstance(keeper, DeviceBytes):
-            self._backend.synchronise(keeper.computed)
+            self._backend.synchronize(keeper.computed)
         handle = self._open(file)
         move = handle.pwrite if job.request.is_write else handle.pread
         moved_bytes = requests = 0

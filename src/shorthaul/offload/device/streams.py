@@ -31,7 +31,7 @@ class StreamBackend(Protocol):
     def is_done(self, event: Any) -> bool:
         """Whether the mark is passed."""
 
-    def synchronise(self, event: Any) -> None:
+    def synchronize(self, event: Any) -> None:
         """Return when the mark is passed."""
 
     def copy(self, target: torch.Tensor, source: torch.Tensor, stream: Any) -> None:
@@ -76,7 +76,7 @@ class CudaStreams:
         """Whether the mark is passed."""
         return bool(event.query())
 
-    def synchronise(self, event: Any) -> None:
+    def synchronize(self, event: Any) -> None:
         """Wait for the mark."""
         event.synchronize()
 

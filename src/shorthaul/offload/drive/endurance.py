@@ -279,7 +279,7 @@ class WearLimit:
 
     The ledger on disk is brought up to date after every `SYNC_BYTES`, on demand, and when the
     process ends: often enough for a daily limit, seldom enough to cost nothing. It is never written
-    from a finaliser, which might run inside the very code that writes it. Where it cannot be
+    from a finalizer, which might run inside the very code that writes it. Where it cannot be
     written, the count goes on in memory, which is noted as a fallback; a daily limit that could not
     be counted from the start is refused.
     """

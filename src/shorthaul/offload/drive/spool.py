@@ -34,7 +34,7 @@ def round_to_blocks(length_bytes: int) -> int:
 
 
 class FreeExtents:
-    """Free ranges of a file, neighbours merged; the smallest that fits is taken first."""
+    """Free ranges of a file, neighbors merged; the smallest that fits is taken first."""
 
     def __init__(self) -> None:
         self._starts: list[int] = []

@@ -186,7 +186,7 @@ class Search:
         is_improving = True
         while is_improving:
             is_improving = False
-            for candidate in self._neighbours(decisions):
+            for candidate in self._neighbors(decisions):
                 if candidate in tried or not self._is_within_endurance(candidate):
                     continue
                 if len(tried) > limit:
@@ -198,7 +198,7 @@ class Search:
                     break
         return decisions
 
-    def _neighbours(self, decisions: Decisions) -> Iterator[Decisions]:
+    def _neighbors(self, decisions: Decisions) -> Iterator[Decisions]:
         """Every plan that differs in one choice, then every one that differs in two."""
         moves = list(self._moves(decisions))
         for move in moves:

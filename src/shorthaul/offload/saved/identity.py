@@ -17,7 +17,7 @@ import torch
 # the storage is, so that other views of it (key and value beside a query) need no move of their own.
 SMALL_PART = 0.5
 # PyTorch aligns its memory to this, and bits depend on it: the same matrix at another distance from a
-# multiple of it is summed in another order by vectorised kernels. What comes back keeps its distance.
+# multiple of it is summed in another order by vectorized kernels. What comes back keeps its distance.
 ALIGNMENT_BYTES = 64
 
 
@@ -91,7 +91,7 @@ def why_not_movable(tensor: torch.Tensor) -> str | None:
     | parameter, or a view of one             | it lives anyway, and its owner may replace it     |
     | leaf that requires a gradient           | the same: a parameter by another name             |
     | subclass                                | only its author knows what it is made of          |
-    | sparse, nested, quantised, meta, fake   | it has no one range of memory                     |
+    | sparse, nested, quantized, meta, fake   | it has no one range of memory                     |
     | memory that is not PyTorch's own        | it lives anyway, and its alignment may be another |
     """
     base = tensor._base

@@ -135,9 +135,9 @@ def layer_norm(
     axes, width = (len(value.shape) - 1,), value.shape[-1]
     recorder = value._recorder
     mean = recorder.add("sum", value._value, axes=axes) / width
-    centred = value - mean
-    variance = recorder.add("sum", (centred * centred)._value, axes=axes) / width
-    result = centred / sqrt(variance + epsilon)
+    centered = value - mean
+    variance = recorder.add("sum", (centered * centered)._value, axes=axes) / width
+    result = centered / sqrt(variance + epsilon)
     if weight is not None:
         result = result * weight
     return result if bias is None else result + bias

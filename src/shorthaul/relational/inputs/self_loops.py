@@ -1,4 +1,4 @@
-"""Edges with one loop at every node, as attention over a node's neighbours and itself wants them."""
+"""Edges with one loop at every node, as attention over a node's neighbors and itself wants them."""
 
 from __future__ import annotations
 

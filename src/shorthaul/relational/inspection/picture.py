@@ -25,7 +25,7 @@ from shorthaul.units import format_bytes
 COLUMN, LINE, TOP, MARGIN = 190, 92, 64, 20
 BOX_WIDTH, BOX_HEIGHT = 174, 50
 LETTERS = 27  # that fit into a box
-COLOURS = {"input": "#e8eef7", "value": "#f4f4f4", "output": "#dff0dd"}
+COLORS = {"input": "#e8eef7", "value": "#f4f4f4", "output": "#dff0dd"}
 KERNELS = {"forward": "#fde9c9", "backward": "#f3d6e4"}
 
 
@@ -35,7 +35,7 @@ class _Node:
 
     key: str
     lines: tuple[str, ...]
-    colour: str
+    color: str
     is_kernel: bool
     made_from: list[str] = field(default_factory=list)
     level: int = 0
@@ -98,15 +98,15 @@ def _collect(plan: Plan, costs: Estimate | None) -> dict[str, _Node]:
         for name in sorted(operands_of(work, plan.program, set(plan.stored))):
             if name not in nodes:  # nothing made it: it comes from outside
                 nodes[name] = _Node(
-                    name, _value_lines(plan.program, name, bytes_of), COLOURS["input"], False
+                    name, _value_lines(plan.program, name, bytes_of), COLORS["input"], False
                 )
             kernel.made_from.append(name)
         nodes[kernel.key] = kernel
         for name in results_of(work):
-            colour = COLOURS["output" if name in outputs else "value"]
+            color = COLORS["output" if name in outputs else "value"]
             lines = _value_lines(plan.program, name, bytes_of)
             if costs is None or name in bytes_of:  # else it never leaves the kernel's registers
-                nodes[name] = _Node(name, lines, colour, False, [kernel.key])
+                nodes[name] = _Node(name, lines, color, False, [kernel.key])
     return nodes
 
 
@@ -169,15 +169,15 @@ def _middle(nodes: Mapping[str, _Node], names: Sequence[str]) -> float:
 
 
 def _draw_legend(plan: Plan) -> list[str]:
-    shown = {"from outside": COLOURS["input"], "in memory": COLOURS["value"]}
-    shown |= {"result": COLOURS["output"], "forward kernel": KERNELS["forward"]}
+    shown = {"from outside": COLORS["input"], "in memory": COLORS["value"]}
+    shown |= {"result": COLORS["output"], "forward kernel": KERNELS["forward"]}
     if plan.backward:
         shown["backward kernel"] = KERNELS["backward"]
     parts = []
-    for number, (name, colour) in enumerate(shown.items()):
+    for number, (name, color) in enumerate(shown.items()):
         x = MARGIN + 112 * number
         parts.append(
-            f'<rect x="{x}" y="36" width="12" height="12" fill="{colour}" stroke="#888888"/>'
+            f'<rect x="{x}" y="36" width="12" height="12" fill="{color}" stroke="#888888"/>'
         )
         parts.append(f'<text x="{x + 17}" y="46">{name}</text>')
     return parts
@@ -197,7 +197,7 @@ def _draw_node(node: _Node) -> list[str]:
     corner = 2 if node.is_kernel else 22
     parts = [
         f'<rect x="{node.x:.1f}" y="{node.y:.1f}" width="{BOX_WIDTH}" height="{BOX_HEIGHT}" '
-        f'rx="{corner}" fill="{node.colour}" stroke="#888888">'
+        f'rx="{corner}" fill="{node.color}" stroke="#888888">'
         f"<title>{escape(', '.join(node.lines))}</title></rect>"
     ]
     top = node.y + (BOX_HEIGHT - 14 * len(node.lines)) / 2 + 11

@@ -1,7 +1,7 @@
 """A model's PyG and DGL layers made to run compiled, in place, and put back.
 
 A layer that is known is given the class of ours that has its parameters under the same names, so its
-parameters, hooks and `state_dict` stay, and optimisers never notice. PyG and DGL are not imported: a
+parameters, hooks and `state_dict` stay, and optimizers never notice. PyG and DGL are not imported: a
 layer is known by the package and the name of its class.
 """
 

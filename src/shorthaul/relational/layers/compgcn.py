@@ -34,7 +34,7 @@ def compgcn(
     *,
     options: CompGCNConv,
 ) -> Any:
-    """The sum of the composed neighbours for each direction, then a matrix for each direction.
+    """The sum of the composed neighbors for each direction, then a matrix for each direction.
 
     A sum comes before its matrix because there are fewer targets than edges. `roots` holds
     1 / sqrt(degree) by direction, `direction` a 1 where a relation has that direction.

@@ -11,7 +11,7 @@ from torch import nn
 from shorthaul.errors import LayerArgumentError
 from shorthaul.relational.compiled_layer import layer
 from shorthaul.relational.frontend.declarations import EdgeFeature, NodeFeature, Weight
-from shorthaul.relational.frontend.language import layer_norm as normalise
+from shorthaul.relational.frontend.language import layer_norm as normalize
 from shorthaul.relational.frontend.language import linear
 from shorthaul.relational.inputs.graph import read_input, require_one_set
 from shorthaul.relational.inputs.typed_weights import TypedWeights
@@ -36,7 +36,7 @@ def rel_graph(
     bases: int,
     has_norm: bool,
 ) -> Any:
-    """The sum of all messages, normalised; then bias and the node itself."""
+    """The sum of all messages, normalized; then bias and the node itself."""
     whole = linear(coeff, basis).reshape(width, out) if basis is not None else None
     for n in g.target_nodes():
         for e in n.incoming_edges():
@@ -46,7 +46,7 @@ def rel_graph(
                 message = linear(e.source.x, weight[e.relation] if whole is None else whole)
             n.out += message * e.norm if has_norm else message
         if scale is not None:
-            n.out = normalise(n.out, scale, shift)
+            n.out = normalize(n.out, scale, shift)
         if bias is not None:
             n.out = n.out + bias
         if loop is not None:

@@ -20,17 +20,17 @@ _REDUCTIONS = {"mean": reduce_mean, "add": reduce_sum, "sum": reduce_sum, "max":
 def sage(
     g: Any,
     x: NodeFeature("width"),
-    neighbours: Weight("width", "out"),
+    neighbors: Weight("width", "out"),
     own: Weight("width", "out") = None,
     bias: Weight("out") = None,
     *,
     aggr: str,
 ) -> Any:
-    """The neighbours' mean, and the node itself, each times a matrix."""
+    """The neighbors' mean, and the node itself, each times a matrix."""
     for n in g.target_nodes():
         for e in n.incoming_edges():
             n.heard = _REDUCTIONS[aggr](e.source.x)
-        n.out = linear(n.heard, neighbours)
+        n.out = linear(n.heard, neighbors)
         if own is not None:
             n.out = n.out + linear(n.x, own)
         if bias is not None:
@@ -101,7 +101,7 @@ class SAGEConv(nn.Module):
         if self.lin is not None:  # what is heard is no longer what a node is
             own = heard[: found.num_targets] if is_joined else own
             heard, is_joined = self.lin(heard).relu(), False
-        tensors = {"x": heard, "neighbours": self.lin_l.weight.t()}
+        tensors = {"x": heard, "neighbors": self.lin_l.weight.t()}
         if self.lin_l.bias is not None:
             tensors["bias"] = self.lin_l.bias
         if self.lin_r is not None and is_joined:

@@ -17,13 +17,13 @@ from shorthaul.relational.passes.compact import compact
 from shorthaul.relational.passes.reorder import multiply_weights_first
 from shorthaul.relational.passes.rewriting import GraphSizes
 from shorthaul.relational.passes.sides import choose_sides
-from shorthaul.relational.passes.simplify import canonicalise, remove_concatenations
+from shorthaul.relational.passes.simplify import canonicalize, remove_concatenations
 from shorthaul.relational.passes.spread import scale_on_edges
 
 Pass = Callable[[Program, GraphSizes], Program]
 
 PIPELINE: tuple[Pass, ...] = (
-    canonicalise,  # one form, each value once
+    canonicalize,  # one form, each value once
     remove_concatenations,  # products of parts in place of parts put together
     compact,  # the fewest rows
     multiply_weights_first,  # the cheapest order of products
@@ -31,7 +31,7 @@ PIPELINE: tuple[Pass, ...] = (
     choose_sides,  # each relation where it has fewer nodes
     place_products,  # before or after the sums over edges
     scale_on_edges,  # no rows per pair that are a node's row and a number
-    canonicalise,  # what the others left
+    canonicalize,  # what the others left
 )
 
 # What `without` can name: the passes, and the choices that lowering makes.

@@ -1,4 +1,4 @@
-"""Compact materialisation: a value has one row for each thing that it depends on, no more."""
+"""Compact materialization: a value has one row for each thing that it depends on, no more."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ from shorthaul.relational.ir.step import Step
 from shorthaul.relational.passes.rewriting import GraphSizes, Rewriter, rewrite
 
 
-def canonicalise(program: Program, sizes: GraphSizes) -> Program:
+def canonicalize(program: Program, sizes: GraphSizes) -> Program:
     """One form for what can be said in several, and each value made once.
 
     Rewrites::

@@ -17,9 +17,9 @@ _graphs: weakref.WeakKeyDictionary[Block, dict[int, RelationalGraph]] = weakref.
 def graph_of_block(block: Block, num_relations: int) -> RelationalGraph:
     """The graph of a block's sources, of which the first are its targets; kept with the block.
 
-    >>> from shorthaul.graphs import NeighbourSampler
+    >>> from shorthaul.graphs import NeighborSampler
     >>> graph = RelationalGraph.from_edges([2, 3, 2], [0, 0, 1], num_nodes=4)
-    >>> (block,) = NeighbourSampler(graph, [-1]).sample([0, 1]).blocks
+    >>> (block,) = NeighborSampler(graph, [-1]).sample([0, 1]).blocks
     >>> graph_of_block(block, num_relations=1)
     RelationalGraph(4 nodes, 3 edges, 1 relation)
     """

@@ -20,7 +20,7 @@ _pools: list[BufferPool] = []
 
 
 def empty_rows(shape: tuple[int, ...], dtype: torch.dtype, is_output: bool) -> torch.Tensor:
-    """An uninitialised tensor; what leaves the layer is never pooled memory."""
+    """An uninitialized tensor; what leaves the layer is never pooled memory."""
     size_bytes = prod(shape) * dtype.itemsize
     if is_output or size_bytes < POOLED_BYTES:
         return torch.empty(shape, dtype=dtype, device="cpu")

@@ -215,7 +215,7 @@ class StorageEngineContract:
             engine.read(scratch, 8192, target).wait(PATIENCE_SECONDS)
             assert np.array_equal(source.memory, target.memory)
 
-    def test_writing_in_the_middle_leaves_the_neighbours(self, engine, scratch):
+    def test_writing_in_the_middle_leaves_the_neighbors(self, engine, scratch):
         content = bytearray(content_of(20_000))
         engine.write(scratch, 0, content).wait(PATIENCE_SECONDS)
         for offset, length in ((4096, 4096), (5000, 300), (8191, 2), (12_288, 4097)):

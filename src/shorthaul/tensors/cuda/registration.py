@@ -245,7 +245,7 @@ class HostRegistry:
         idle = [each for each in chunks if each.leases == 0]
         if any(each.is_ours for each in idle):
             for device in devices:  # a kernel that still reads would fail, and the process with it
-                self.runtime.synchronise(device)
+                self.runtime.synchronize(device)
         for chunk in idle:
             if self._unregister(chunk):
                 self._chunks.remove(chunk)

@@ -45,7 +45,7 @@ class CudaRuntime(Protocol):
     def clear_error(self) -> None:
         """Forget the last error, which PyTorch would take for one of its next kernel."""
 
-    def synchronise(self, device: torch.device) -> None:
+    def synchronize(self, device: torch.device) -> None:
         """Return when nothing runs on `device` any more."""
 
     def view(
@@ -91,7 +91,7 @@ class SystemCudaRuntime:
         """`cudaGetLastError`, which also clears it."""
         self._library.cudaGetLastError()
 
-    def synchronise(self, device: torch.device) -> None:
+    def synchronize(self, device: torch.device) -> None:
         """Wait for the device."""
         torch.cuda.synchronize(device)
 

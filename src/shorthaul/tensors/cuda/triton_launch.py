@@ -102,7 +102,7 @@ def gather_rows(
 ) -> torch.Tensor:
     """The rows that `ids` name, in that order; `is_sorted` reads them in the table's order.
 
-    Sorted reads meet neighbours in one line or page, for the price of a sort.
+    Sorted reads meet neighbors in one line or page, for the price of a sort.
     """
     shape = (len(ids), *rows.row_shape)
     if out is None:

@@ -12,7 +12,7 @@ from shorthaul.tensors.tables.table import RowTable
 class Operand(torch.Tensor):
     """Rows that operators are asked to work on; `UnifiedTensor` is the one kind."""
 
-    has_memory: bool = True  # false on disk and for quantised rows: no plain tensor shares them
+    has_memory: bool = True  # false on disk and for quantized rows: no plain tensor shares them
 
     if TYPE_CHECKING:  # at run time they are the subclass's own
 

@@ -2,7 +2,7 @@
 
 A unified tensor in memory is an ordinary CPU tensor to every kernel, so most operators run on it as
 they are, without wrapping or copying; what is decided here is where, and as what the result comes
-back. A tensor whose rows lie on disk, or are quantised, has no memory of its own, and only the
+back. A tensor whose rows lie on disk, or are quantized, has no memory of its own, and only the
 operators of `_BY_ROW` are done on it.
 """
 

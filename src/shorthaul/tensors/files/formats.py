@@ -85,7 +85,7 @@ NPY_DTYPES: Mapping[str, torch.dtype] = {
 }
 # Stored dtypes that the gather kernels widen to float32.
 WIDENED_DTYPES = frozenset({torch.float16, torch.bfloat16})
-# Tensor names and the metadata key of a quantised table in a .safetensors file.
+# Tensor names and the metadata key of a quantized table in a .safetensors file.
 ROWS_NAME, SCALES_NAME, SEEN_DTYPE_KEY = "rows", "scales", "shorthaul.seen_dtype"
 
 
@@ -280,13 +280,13 @@ def _safetensors_layout(file: BinaryIO, path: Path, name: str | None) -> DiskLay
         ) from error
     if seen is not None and name in (None, ROWS_NAME) and ROWS_NAME in entries:
         rows, scales = entries[ROWS_NAME], entries.get(SCALES_NAME)
-        _require_quantised(rows, seen, scales)
+        _require_quantized(rows, seen, scales)
         return replace(rows, dtype=seen, stored_dtype=rows.dtype, scales=scales)
     return entries[_choose_name(path, name, tuple(entries))]
 
 
-def _require_quantised(rows: DiskLayout, seen: torch.dtype, scales: DiskLayout | None) -> None:
-    """Refuse a table that is said to be quantised and is not stored as one."""
+def _require_quantized(rows: DiskLayout, seen: torch.dtype, scales: DiskLayout | None) -> None:
+    """Refuse a table that is said to be quantized and is not stored as one."""
     is_table = rows.dtype in (*WIDENED_DTYPES, torch.int8, seen) and seen in FLOATING
     is_table &= (scales is not None) is (rows.dtype is torch.int8)
     if scales is not None:
@@ -296,9 +296,9 @@ def _require_quantised(rows: DiskLayout, seen: torch.dtype, scales: DiskLayout |
         raise TableFormatError(
             rows.path,
             f"rows of {rows.dtype} {rows.shape} with {scales_text}, seen as {seen}, are no "
-            "quantised table: one is float16 or bfloat16 without scales, or int8 with a "
+            "quantized table: one is float16 or bfloat16 without scales, or int8 with a "
             "torch.float32 scale for each row",
-            "Write it again: sh.save_features(path, tensor, quantise=...).",
+            "Write it again: sh.save_features(path, tensor, quantize=...).",
         )
 
 

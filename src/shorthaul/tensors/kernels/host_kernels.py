@@ -159,7 +159,7 @@ def scatter(rows: StoredRows, ids: torch.Tensor, values: torch.Tensor) -> None:
     if rows.is_widened or tuple(values.shape) != shape or values.dtype is not rows.values.dtype:
         raise RowArgumentError(
             "rows that are written",
-            f"{rows.values.dtype} of shape {shape}, and the table not quantised",
+            f"{rows.values.dtype} of shape {shape}, and the table not quantized",
             f"{values.dtype} of shape {tuple(values.shape)}",
         )
     values = held_values(values.detach(), "rows that are written")

@@ -48,7 +48,7 @@ struct Ids {
   }
 
   // The first position whose id is out of range, or -1. Without a branch in the loop, so that it is
-  // vectorised: looking costs a few per cent of a gather.
+  // vectorized: looking costs a few per cent of a gather.
   int64_t find_wrong(int64_t begin, int64_t end) const {
     for (int64_t block = begin; block < end; block += 4096) {
       const int64_t stop = block + 4096 < end ? block + 4096 : end;

@@ -18,7 +18,7 @@ FLOATING = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 
 @dataclass(frozen=True, eq=False)
 class StoredRows:
-    """A tensor of rows, with the scale of each row where it is quantised.
+    """A tensor of rows, with the scale of each row where it is quantized.
 
     What follows from it is found once: asking a tensor for it costs a small gather a tenth of its time.
     """

@@ -20,7 +20,7 @@ from torch.utils.dlpack import from_dlpack
 
 from shorthaul.errors import CudaUnavailableError
 
-# Labels of dlpack.h. Mapped host memory is labelled as the device's own: PyTorch refuses the label
+# Labels of dlpack.h. Mapped host memory is labeled as the device's own: PyTorch refuses the label
 # for host memory of CUDA (kDLCUDAHost) in a CUDA tensor.
 DEVICE_LABELS = {"cpu": 1, "cuda": 2}
 _UNSIGNED_INTEGER = 1

@@ -26,7 +26,7 @@ SMALLEST_POOLED_BYTES = 2**20  # below, the C library reuses its own memory as w
 
 
 def empty_rows(shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
-    """An uninitialised tensor; its memory goes back to the pool when nothing refers to it."""
+    """An uninitialized tensor; its memory goes back to the pool when nothing refers to it."""
     length_bytes = math.prod(shape) * dtype.itemsize
     if length_bytes >= SMALLEST_POOLED_BYTES and settings.row_buffer_bytes:
         try:

@@ -1,11 +1,11 @@
 """Rows in fewer bytes: float16, bfloat16, or int8 with a scale for each row.
 
->>> table = quantise(torch.tensor([[1.0, -2.0], [0.0, 0.5]]), "int8")
+>>> table = quantize(torch.tensor([[1.0, -2.0], [0.0, 0.5]]), "int8")
 >>> table.gather(torch.tensor([0, 1]))
 tensor([[ 1.0079, -2.0000],
         [ 0.0000,  0.5000]])
 >>> table.report
-QuantisationReport(kind='int8', before_bytes=16, after_bytes=12, largest_error=0.0079, mean_error=0.0020)
+QuantizationReport(kind='int8', before_bytes=16, after_bytes=12, largest_error=0.0079, mean_error=0.0020)
 
 The user sees float32; the kernels widen each value as they read it, so that only the stored bytes
 travel. A value times its scale is one rounding; the reports say what was lost when storing.
@@ -24,17 +24,17 @@ from shorthaul.jit.outside_graphs import outside_graphs
 from shorthaul.tensors.kernels.stored_rows import FLOATING
 from shorthaul.tensors.tables.table import HostTable, RowTable
 
-Quantisation = Literal["float16", "bfloat16", "int8"]
-QUANTISATIONS: tuple[Quantisation, ...] = ("float16", "bfloat16", "int8")
+Quantization = Literal["float16", "bfloat16", "int8"]
+QUANTIZATIONS: tuple[Quantization, ...] = ("float16", "bfloat16", "int8")
 _LARGEST_INT8 = 127
 _CHUNK_BYTES = 16 * 2**20
 
 
 @dataclass(frozen=True)
-class QuantisationReport:
-    """What quantising saved and what it cost."""
+class QuantizationReport:
+    """What quantizing saved and what it cost."""
 
-    kind: Quantisation
+    kind: Quantization
     before_bytes: int
     after_bytes: int  # with the scales
     largest_error: float  # of any value, absolute
@@ -42,17 +42,17 @@ class QuantisationReport:
 
     def __repr__(self) -> str:
         return (
-            f"QuantisationReport(kind={self.kind!r}, before_bytes={self.before_bytes}, "
+            f"QuantizationReport(kind={self.kind!r}, before_bytes={self.before_bytes}, "
             f"after_bytes={self.after_bytes}, largest_error={self.largest_error:.4f}, "
             f"mean_error={self.mean_error:.4f})"
         )
 
 
 @dataclass(frozen=True, eq=False)
-class QuantisedRows:
+class QuantizedRows:
     """Some rows as they are stored, and what they were made from."""
 
-    kind: Quantisation
+    kind: Quantization
     values: torch.Tensor
     scales: torch.Tensor | None
     source: torch.Tensor
@@ -62,11 +62,11 @@ class QuantisedRows:
         values = self.values.float()
         return values if self.scales is None else values * _beside(self.scales, values)
 
-    def report(self) -> QuantisationReport:
+    def report(self) -> QuantizationReport:
         """Bytes before and after, and the errors."""
         errors = (self.widened() - self.source.float()).abs()
         scale_bytes = 0 if self.scales is None else self.scales.nbytes
-        return QuantisationReport(
+        return QuantizationReport(
             self.kind,
             self.source.nbytes,
             self.values.nbytes + scale_bytes,
@@ -75,18 +75,18 @@ class QuantisedRows:
         )
 
 
-class QuantisedTable(HostTable):
+class QuantizedTable(HostTable):
     """A table in memory whose rows are stored in fewer bytes than the user sees."""
 
     def __init__(
-        self, values: torch.Tensor, scales: torch.Tensor | None, report: QuantisationReport
+        self, values: torch.Tensor, scales: torch.Tensor | None, report: QuantizationReport
     ) -> None:
         super().__init__(values, scales=scales, dtype=torch.float32)
         self.report = report
 
 
 @outside_graphs
-def quantise(source: RowTable | torch.Tensor, kind: Quantisation) -> QuantisedTable:
+def quantize(source: RowTable | torch.Tensor, kind: Quantization) -> QuantizedTable:
     """A copy of a table, or tensor of rows, in memory and in fewer bytes.
 
     Works on chunks of rows, so a table on disk that is larger than memory may become one in memory.
@@ -97,7 +97,7 @@ def quantise(source: RowTable | torch.Tensor, kind: Quantisation) -> QuantisedTa
     scales = torch.empty(table.rows, dtype=torch.float32, device="cpu") if kind == "int8" else None
     largest, total, before_bytes = 0.0, 0.0, 0
     for start, stop in _chunks(table):
-        part = quantise_rows(table.read(start, stop), kind, first_row=start)
+        part = quantize_rows(table.read(start, stop), kind, first_row=start)
         values[start:stop] = part.values
         if scales is not None and part.scales is not None:
             scales[start:stop] = part.scales
@@ -107,22 +107,22 @@ def quantise(source: RowTable | torch.Tensor, kind: Quantisation) -> QuantisedTa
         before_bytes += report.before_bytes
     after_bytes = values.nbytes + (0 if scales is None else scales.nbytes)
     mean = total / max(1, values.numel())
-    return QuantisedTable(
-        values, scales, QuantisationReport(kind, before_bytes, after_bytes, largest, mean)
+    return QuantizedTable(
+        values, scales, QuantizationReport(kind, before_bytes, after_bytes, largest, mean)
     )
 
 
-def quantise_rows(rows: torch.Tensor, kind: Quantisation, *, first_row: int = 0) -> QuantisedRows:
-    """Some rows quantised; `first_row` is the number of the first, for errors that name a row."""
+def quantize_rows(rows: torch.Tensor, kind: Quantization, *, first_row: int = 0) -> QuantizedRows:
+    """Some rows quantized; `first_row` is the number of the first, for errors that name a row."""
     _require_kind(kind)
     if rows.dtype not in FLOATING:
         raise RowArgumentError(
-            "a table that is quantised", "of floating-point rows", str(rows.dtype)
+            "a table that is quantized", "of floating-point rows", str(rows.dtype)
         )
     if kind != "int8":
         values = rows.to(getattr(torch, kind))
         _require_finite(values, kind, first_row)
-        return QuantisedRows(kind, values, None, rows)
+        return QuantizedRows(kind, values, None, rows)
     wide = rows.float()
     _require_finite(wide, kind, first_row)
     flat = wide.reshape(len(rows), rows.shape[1:].numel())
@@ -135,7 +135,7 @@ def quantise_rows(rows: torch.Tensor, kind: Quantisation, *, first_row: int = 0)
     # A row of zeros has scale 0; dividing by 1 instead leaves its zeros.
     divisors = torch.where(scales == 0, 1.0, scales)
     steps = (wide / _beside(divisors, wide)).round_().clamp_(-_LARGEST_INT8, _LARGEST_INT8)
-    return QuantisedRows(kind, steps.to(torch.int8), scales, rows)
+    return QuantizedRows(kind, steps.to(torch.int8), scales, rows)
 
 
 def _beside(scales: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
@@ -150,8 +150,8 @@ def _chunks(table: RowTable) -> Iterator[tuple[int, int]]:
 
 
 def _require_kind(kind: str) -> str:
-    if kind not in QUANTISATIONS:
-        raise RowArgumentError("quantisation", f"one of {', '.join(QUANTISATIONS)}", repr(kind))
+    if kind not in QUANTIZATIONS:
+        raise RowArgumentError("quantization", f"one of {', '.join(QUANTIZATIONS)}", repr(kind))
     return kind
 
 

@@ -101,7 +101,7 @@ class RowTable(ABC):
 
     kind: Kind
     shape: tuple[int, ...]  # (rows, *row_shape), as the user sees it
-    dtype: torch.dtype  # as the user sees it; a quantised table stores another
+    dtype: torch.dtype  # as the user sees it; a quantized table stores another
     stored_row_bytes: int
 
     @abstractmethod
@@ -246,11 +246,11 @@ class HostTable(RowTable):
         host_kernels.scatter(self.stored, ids, rows)
 
     def tensor(self) -> torch.Tensor | None:
-        """The whole table; `None` when it is quantised."""
+        """The whole table; `None` when it is quantized."""
         return None if self.stored.is_widened else self.stored.values
 
     def read(self, start: int, stop: int) -> torch.Tensor:
-        """Rows `start` to `stop`: a view, or widened rows when the table is quantised."""
+        """Rows `start` to `stop`: a view, or widened rows when the table is quantized."""
         if not self.stored.is_widened:
             return self.stored.values[start:stop]
         return self.gather(torch.arange(start, stop, dtype=torch.int64, device="cpu"))

@@ -75,10 +75,10 @@ def test_a_general_kernel_takes_its_shape_and_every_width() -> None:
     assert emit_panel_widths(kernel) in source.text
     assert "{DISPATCH}" not in source.text
     texts = (source.text, emit_grad_weight_kernel(KERNEL).text)
-    general, specialised = (
+    general, specialized = (
         each.partition("places = numbers + ")[2].split(";")[0] for each in texts
     )
-    assert int(general) - int(specialised) == 12
+    assert int(general) - int(specialized) == 12
 
 
 @pytest.mark.parametrize(

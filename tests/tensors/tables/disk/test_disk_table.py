@@ -25,7 +25,7 @@ from shorthaul.storage import (
 )
 from shorthaul.tensors.files.formats import DiskLayout
 from shorthaul.tensors.tables.disk.disk_table import DiskTable
-from shorthaul.tensors.tables.quantized import quantise_rows
+from shorthaul.tensors.tables.quantized import quantize_rows
 from tests.contracts.row_table_contract import RowTableContract, ids_of, values_of
 
 
@@ -220,9 +220,9 @@ def test_columns_that_were_cut_off_are_skipped(tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["float16", "bfloat16", "int8"])
-def test_quantised_rows_are_widened(tmp_path, kind):
+def test_quantized_rows_are_widened(tmp_path, kind):
     values = values_of(200, 24)
-    packed = quantise_rows(values, kind)
+    packed = quantize_rows(values, kind)
     scales = b"" if packed.scales is None else packed.scales.numpy().tobytes()
     stored = write(packed.values, tmp_path, before=scales)
     layout = DiskLayout(

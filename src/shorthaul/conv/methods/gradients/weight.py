@@ -244,7 +244,7 @@ class DepthwiseGradient(Method):
 
     def schedule(self, task: WindowTask) -> ConvSchedule:
         """One tile, one kernel for every shape."""
-        return ConvSchedule(self.name, *DEPTHWISE_TILE, is_specialised=False, strip_bytes=0)
+        return ConvSchedule(self.name, *DEPTHWISE_TILE, is_specialized=False, strip_bytes=0)
 
     def plan(
         self, task: WindowTask, taps: Taps | None, schedule: ConvSchedule, threads: int
@@ -279,7 +279,7 @@ class WindowGradient(Method):
             return replace(forward.schedule(task), method=self.name)
         rows, vectors = this_machine().tiles()[0]
         strip_bytes = second_level_cache_bytes() * 3 // 8
-        return ConvSchedule(self.name, rows, vectors, is_specialised=False, strip_bytes=strip_bytes)
+        return ConvSchedule(self.name, rows, vectors, is_specialized=False, strip_bytes=strip_bytes)
 
     def plan(
         self, task: WindowTask, taps: Taps | None, schedule: ConvSchedule, threads: int
@@ -289,5 +289,5 @@ class WindowGradient(Method):
         numbers = plan_gradient(task, schedule, threads)
         real, chunk = sum_dtype(task.dtype), numbers.channel_chunk
         weights = WeightLayout(task.shape, real, kernel.panel, kernel.lanes, taps, chunk)
-        is_specialised = schedule.is_specialised
-        return KernelPlan(task, kernel, numbers, weights, is_specialised, numbers.stretches)
+        is_specialized = schedule.is_specialized
+        return KernelPlan(task, kernel, numbers, weights, is_specialized, numbers.stretches)

@@ -1,6 +1,6 @@
 """What the row caches decide, in plain Python: the fallback without a compiler, and the oracle.
 
-Each method takes the ids of one batch, all different, as `cache.h` does. Slots are not modelled
+Each method takes the ids of one batch, all different, as `cache.h` does. Slots are not modeled
 where a policy is about ids only: `admit` hands out the slot of what it evicts.
 """
 

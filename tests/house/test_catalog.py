@@ -1,4 +1,4 @@
-"""The public names are the catalogue: `shorthaul.__all__`, each one there and each one explained."""
+"""The public names are the catalog: `shorthaul.__all__`, each one there and each one explained."""
 
 import re
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ import shorthaul
 ROOT = Path(__file__).parents[2]
 
 
-def find_catalogue_problems(module: ModuleType, pages: Sequence[Path]) -> list[str]:
+def find_catalog_problems(module: ModuleType, pages: Sequence[Path]) -> list[str]:
     """What is wrong with the public names of `module`, as explained in `pages`."""
     names = list(module.__all__)
     problems = []
@@ -32,9 +32,9 @@ def find_catalogue_problems(module: ModuleType, pages: Sequence[Path]) -> list[s
     return problems
 
 
-def test_public_names_are_the_catalogue() -> None:
+def test_public_names_are_the_catalog() -> None:
     pages = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
-    problems = find_catalogue_problems(shorthaul, pages)
+    problems = find_catalog_problems(shorthaul, pages)
     assert not problems, "\n".join(problems)
 
 
@@ -42,14 +42,14 @@ def test_the_version_is_that_of_the_changelog() -> None:
     assert f"## [{shorthaul.__version__}]" in (ROOT / "CHANGELOG.md").read_text()
 
 
-def test_a_bad_catalogue_is_found(tmp_path: Path) -> None:
+def test_a_bad_catalog_is_found(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text("Use `sh.known` and `sh.missing`, not `sh.unknownable`.\n")
     module = ModuleType("package")
     module.known = module.unknown = module._private = module.unlisted = 1  # type: ignore[attr-defined]
     module.submodule = ModuleType("package.submodule")  # type: ignore[attr-defined]
     module.__all__ = ["known", "unknown", "missing", "_private"]  # type: ignore[attr-defined]
-    assert find_catalogue_problems(module, [page]) == [
+    assert find_catalog_problems(module, [page]) == [
         "__all__ is not sorted, or names something twice",
         "unknown is explained on no page: write of it as sh.unknown",
         "missing is listed, but not there",
@@ -59,10 +59,10 @@ def test_a_bad_catalogue_is_found(tmp_path: Path) -> None:
     ]
 
 
-def test_a_good_catalogue_has_no_problems(tmp_path: Path) -> None:
+def test_a_good_catalog_has_no_problems(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text("`sh.known(1)`\n")
     module = ModuleType("package")
     module.known, module.__version__ = 1, "1.0"  # type: ignore[attr-defined]
     module.__all__ = ["__version__", "known"]  # type: ignore[attr-defined]
-    assert find_catalogue_problems(module, [page]) == []
+    assert find_catalog_problems(module, [page]) == []

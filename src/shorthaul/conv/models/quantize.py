@@ -2,7 +2,7 @@
 
 >>> from torch import nn
 >>> model = nn.Sequential(nn.Conv2d(16, 32, 3), nn.ReLU()).eval()
->>> report = quantise_weights(model)
+>>> report = quantize_weights(model)
 >>> report.layers[0].bytes_before, report.layers[0].bytes_after, report.layers[0].error < 0.01
 (18432, 4736, True)
 >>> sorted(model.state_dict())
@@ -33,10 +33,10 @@ from shorthaul.units import format_bytes
 LARGEST = 127  # symmetric: -128 is not used, so that a weight and its negative round alike
 
 
-def quantise(weight: Tensor) -> tuple[Tensor, Tensor]:
+def quantize(weight: Tensor) -> tuple[Tensor, Tensor]:
     """int8 values and the scale of each output channel: weight is about values * scale.
 
-    >>> values, scale = quantise(torch.tensor([[[-1.0, 0.5]], [[0.0, 0.0]]]))
+    >>> values, scale = quantize(torch.tensor([[[-1.0, 0.5]], [[0.0, 0.0]]]))
     >>> values.tolist(), [round(each, 5) for each in scale.tolist()]
     ([[[-127, 64]], [[0, 0]]], [0.00787, 0.0])
     """
@@ -119,7 +119,7 @@ _INT8: dict[type[nn.Module], type[Int8Layer]] = {
 
 
 @dataclass(frozen=True)
-class QuantisedLayer:
+class QuantizedLayer:
     """What became of one layer's weights."""
 
     name: str
@@ -129,10 +129,10 @@ class QuantisedLayer:
 
 
 @dataclass(frozen=True)
-class QuantisationReport:
-    """What `quantise_weights` did."""
+class QuantizationReport:
+    """What `quantize_weights` did."""
 
-    layers: tuple[QuantisedLayer, ...]
+    layers: tuple[QuantizedLayer, ...]
     headings: ClassVar[tuple[str, ...]] = ("layer", "before", "after", "largest error")
 
     def table(self) -> Table:
@@ -146,32 +146,32 @@ class QuantisationReport:
         return table
 
 
-def quantise_weights(model: nn.Module) -> QuantisationReport:
+def quantize_weights(model: nn.Module) -> QuantizationReport:
     """Round the weights of all convolutions of `model` to int8, in place, for inference.
 
     Layers keep their names and hooks. `state_dict` has the int8 values as `weight` and a
-    `weight_scale` beside them; a model that was quantised the same way loads it. Layers can no
+    `weight_scale` beside them; a model that was quantized the same way loads it. Layers can no
     longer be trained. Subclasses that are not PyTorch's or shorthaul's own are left as they are.
     """
     layers = []
     for name, module in model.named_modules():
         if type(module) in _INT8:
-            layers.append(_quantise_layer(name, module))
+            layers.append(_quantize_layer(name, module))
     if not layers:
         raise ConvolutionError(
-            "there is no convolution to quantise: expected nn.Conv1d, nn.Conv2d or nn.Conv3d (or "
-            f"shorthaul's) in {type(model).__name__}. Quantise before `replace_convs`."
+            "there is no convolution to quantize: expected nn.Conv1d, nn.Conv2d or nn.Conv3d (or "
+            f"shorthaul's) in {type(model).__name__}. Quantize before `replace_convs`."
         )
-    return QuantisationReport(tuple(layers))
+    return QuantizationReport(tuple(layers))
 
 
-def _quantise_layer(name: str, module: Any) -> QuantisedLayer:
+def _quantize_layer(name: str, module: Any) -> QuantizedLayer:
     weight: Tensor = module.weight
-    values, scale = quantise(weight)
+    values, scale = quantize(weight)
     restored = widen(values, scale, torch.float32)
     largest = _per_channel((scale * LARGEST).clamp_min(torch.finfo(torch.float32).tiny), weight)
     error = ((restored - weight.detach().float()) / largest).abs()
-    layer = QuantisedLayer(
+    layer = QuantizedLayer(
         name,
         weight.numel() * weight.element_size(),
         values.numel() + scale.numel() * 4,
