@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from torch import nn
 
@@ -128,32 +129,28 @@ def _typed(make: Callable[[], nn.Module]) -> Callable[[Tensors, Path], Run]:
     return prepare
 
 
-def _accelerated(given: Tensors, _: Path) -> Run:
-    from torch_geometric.nn import RGCNConv  # here: importing it takes seconds
-
+def _pyg_model(dtype: torch.dtype) -> Any:
+    # Here, and not above: importing it takes seconds. It warns of what it will not do much longer.
+    pyg = pytest.importorskip("torch_geometric.nn", reason="PyG is not installed")
     module = nn.Sequential()
-    module.add_module("conv", RGCNConv(WIDTH, OUT, RELATIONS))
-    fill(module, given["x"].dtype)
-    report = sh.relational.accelerate(module)
-    assert len(report.swapped) == 1
-
-    def run() -> Tensors:
-        edge_index = torch.stack([given["source"], given["target"]]).long()
-        relation = given["relation"].long()
-        return _run(module, given, lambda x: module.conv(x, edge_index, relation))
-
-    return run
+    module.add_module("conv", pyg.RGCNConv(WIDTH, OUT, RELATIONS))
+    return fill(module, dtype)
 
 
-def _plain_accelerated(given: Tensors) -> Tensors:
-    from torch_geometric.nn import RGCNConv
-
-    module = nn.Sequential()
-    module.add_module("conv", RGCNConv(WIDTH, OUT, RELATIONS))
-    fill(module, given["x"].dtype)
+def _call_pyg_model(module: Any, given: Tensors) -> Tensors:
     edge_index = torch.stack([given["source"], given["target"]]).long()
     relation = given["relation"].long()
     return _run(module, given, lambda x: module.conv(x, edge_index, relation))
+
+
+def _accelerated(given: Tensors, _: Path) -> Run:
+    module = _pyg_model(given["x"].dtype)
+    assert len(sh.relational.accelerate(module).swapped) == 1
+    return lambda: _call_pyg_model(module, given)
+
+
+def _plain_accelerated(given: Tensors) -> Tensors:
+    return _call_pyg_model(_pyg_model(given["x"].dtype), given)
 
 
 def _peer(name: str, *arguments: Any, **options: Any) -> Callable[[], nn.Module]:
