@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import signal
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType
@@ -70,3 +71,21 @@ def _tracing(parts: tuple[str, ...], see: Callable[[Place], object]) -> Iterator
         yield
     finally:
         sys.settrace(before)
+
+
+def obeys_after(delay_seconds: float, work: Callable[[], object]) -> bool:
+    """Whether an interrupt that arrives after so long ends `work`, which is repeated until then.
+
+    The clock is started where the interrupt is caught: one that comes at once must not escape.
+    """
+    main = threading.main_thread().ident
+    timer = threading.Timer(delay_seconds, signal.pthread_kill, (main, signal.SIGINT))
+    try:
+        timer.start()
+        while timer.is_alive():
+            work()
+        work()
+    except KeyboardInterrupt:
+        timer.join()
+        return True
+    return False

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import gc
-import signal
-import threading
 
 import pytest
 import torch
 
 from shorthaul.offload.context import ActivationOffload
-from tests.injected_interrupts import find_places, run_interrupted
+from tests.injected_interrupts import find_places, obeys_after, run_interrupted
 from tests.offload.cases import leaf
 from tests.offload.keep_all import gradients_of, require_equal, settled_report, small_offload
 
@@ -92,18 +90,9 @@ def test_each_line(knobs, tmp_path):
 def test_signals_at_random_moments_all_arrive(tmp_path):
     case = Interrupted(tmp_path)
     case.step()
-    main = threading.main_thread().ident
     delays = torch.rand(6, generator=torch.Generator().manual_seed(1)).tolist()
     for delay in delays:
-        timer = threading.Timer(0.05 * delay, signal.pthread_kill, (main, signal.SIGINT))
-        timer.start()
-        try:
-            while timer.is_alive():
-                case.step()
-            case.step()
-            raise AssertionError("the interrupt was lost")
-        except KeyboardInterrupt:
-            timer.join()
+        assert obeys_after(0.05 * delay, case.step), "the interrupt was lost"
         while torch._C._autograd._top_saved_tensors_default_hooks(True) is not None:
             torch._C._autograd._pop_saved_tensors_default_hooks()  # the moment that no Python sees
         case.require_right()

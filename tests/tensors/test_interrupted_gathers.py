@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import gc
-import signal
-import threading
 import time
 from collections.abc import Callable
 from typing import Any
@@ -15,7 +13,7 @@ import torch
 import shorthaul as sh
 from shorthaul.storage import ThreadEngine, UringEngine
 from shorthaul.tensors.tables.disk.row_cache import RowCache
-from tests.injected_interrupts import find_places, run_interrupted
+from tests.injected_interrupts import find_places, obeys_after, run_interrupted
 
 CACHES = ("sieve", "belady")
 ROWS, WIDTH = 3000, 24
@@ -154,16 +152,7 @@ def test_a_cache_never_has_a_row_that_was_not_copied(tmp_path):
 def test_signals_at_random_moments_all_arrive(tmp_path, kind):
     case = Gathers(tmp_path, kind)
     case.require_right()
-    main = threading.main_thread().ident
     for delay in torch.rand(8, generator=torch.Generator().manual_seed(1)).tolist():
-        timer = threading.Timer(0.03 * delay, signal.pthread_kill, (main, signal.SIGINT))
-        timer.start()
-        try:
-            while timer.is_alive():
-                case.rows_of()
-            case.rows_of()
-            raise AssertionError("the interrupt was lost")
-        except KeyboardInterrupt:
-            timer.join()
+        assert obeys_after(0.03 * delay, case.rows_of), "the interrupt was lost"
         case.require_right()
     case.require_nothing_left()

@@ -6,7 +6,6 @@ import gc
 import signal
 import subprocess
 import sys
-import threading
 from pathlib import Path
 
 import pytest
@@ -15,7 +14,7 @@ import torch
 import shorthaul as sh
 from shorthaul.storage import StorageFile
 from shorthaul.tensors.save_features import _Writer
-from tests.injected_interrupts import find_places, run_interrupted
+from tests.injected_interrupts import find_places, obeys_after, run_interrupted
 
 EVERY = 5  # of the lines, in the quick tests
 ROWS = torch.arange(6000.0).view(-1, 4)
@@ -89,17 +88,8 @@ def test_each_line(tmp_path, quantize):
 
 def test_signals_at_random_moments_all_arrive(tmp_path):
     path = tmp_path / "rows.npy"
-    main = threading.main_thread().ident
     for delay in torch.rand(6, generator=torch.Generator().manual_seed(1)).tolist():
-        timer = threading.Timer(0.1 * delay, signal.pthread_kill, (main, signal.SIGINT))
-        timer.start()
-        try:
-            while timer.is_alive():
-                save(path)
-            save(path)
-            raise AssertionError("the interrupt was lost")
-        except KeyboardInterrupt:
-            timer.join()
+        assert obeys_after(0.1 * delay, lambda: save(path)), "the interrupt was lost"
         save(path)
         assert torch.equal(read(path), ROWS)
         assert [each.name for each in tmp_path.iterdir()] == [path.name]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import signal
 import threading
 import time
 
@@ -12,7 +11,7 @@ import torch
 
 import shorthaul as sh
 from shorthaul.graphs import MiniBatchLoader, RelationalGraph
-from tests.injected_interrupts import find_places, run_interrupted
+from tests.injected_interrupts import find_places, obeys_after, run_interrupted
 
 EVERY = 13  # of the lines, in the quick tests
 NODES = 300
@@ -83,17 +82,8 @@ def test_each_line(tmp_path, prefetch, is_on_disk):
 def test_signals_at_random_moments_all_arrive(tmp_path, prefetch, is_on_disk):
     case = Epochs(tmp_path, prefetch=prefetch, is_on_disk=is_on_disk)
     case.epoch()
-    main = threading.main_thread().ident
     for delay in torch.rand(6, generator=torch.Generator().manual_seed(1)).tolist():
-        timer = threading.Timer(0.05 * delay, signal.pthread_kill, (main, signal.SIGINT))
-        timer.start()
-        try:
-            while timer.is_alive():
-                case.epoch()
-            case.epoch()
-            raise AssertionError("the interrupt was lost")
-        except KeyboardInterrupt:
-            timer.join()
+        assert obeys_after(0.05 * delay, case.epoch), "the interrupt was lost"
         case.require_nothing_left()
         case.epoch()
     case.require_nothing_left()
