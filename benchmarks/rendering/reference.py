@@ -36,7 +36,7 @@ def show_default(setting: Setting[object]) -> str:
 
 
 def list_errors() -> list[type[errors.ShorthaulError]]:
-    """Every error class, in the order of errors.py."""
+    """Every error class, in the order of their modules."""
     return [
         each
         for each in vars(errors).values()
