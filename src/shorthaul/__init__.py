@@ -15,6 +15,7 @@ if typing.TYPE_CHECKING:
     from shorthaul import (
         conv,
         datasets,
+        distributed,
         graphs,
         integrations,
         jit,
@@ -66,6 +67,7 @@ __all__ = [
     "conv_transpose2d",
     "conv_transpose3d",
     "datasets",
+    "distributed",
     "enable_unified_device",
     "errors",
     "explain",
@@ -101,6 +103,7 @@ _NEEDS_TORCH = {
     "conv_transpose3d": "shorthaul.conv",
     "replace_convs": "shorthaul.conv",
     "datasets": "shorthaul.datasets",
+    "distributed": "shorthaul.distributed",
     "MiniBatchLoader": "shorthaul.graphs",
     "NeighborSampler": "shorthaul.graphs",
     "RelationalGraph": "shorthaul.graphs",

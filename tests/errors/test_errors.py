@@ -22,6 +22,7 @@ from shorthaul.errors import (
     DiskTensorError,
     EdgeRangeError,
     EngineUnavailableError,
+    ExchangeError,
     ExplainError,
     GraphChangedError,
     GraphFileError,
@@ -36,8 +37,10 @@ from shorthaul.errors import (
     MissingTableError,
     NoCompilerError,
     OffloadBudgetError,
+    PartFileError,
     PlacementError,
     ProcessMemoryError,
+    RankDisagreementError,
     ReadOnlyTableError,
     ReadOnlyTensorError,
     RelationalProgramError,
@@ -281,6 +284,25 @@ GOLDEN: dict[ShorthaulError, str] = {
     ),
     SeedRangeError(120, 3, 100): (
         "seed 120 at position 3 is no node: the graph has 100, numbered from 0."
+    ),
+    PartFileError("parts/part-1/paper.features.npy", "the file is missing", "Cut it again."): (
+        "parts/part-1/paper.features.npy: the file is missing.\n  Cut it again."
+    ),
+    RankDisagreementError("the parts", {1: "version b", 0: "version a"}, "Copy them anew."): (
+        "ranks do not agree on the parts: rank 0 has version a; rank 1 has version b.\n"
+        "  Copy them anew."
+    ),
+    ExchangeError(
+        "nothing came within 300 s",
+        1,
+        "part 1",
+        "rows of `features` for batch 7",
+        ["rank 2 (part 2) gave no sign of life for 300 s"],
+        "Look at that rank's log.",
+    ): (
+        "rank 1 (part 1) could not exchange rows of `features` for batch 7: nothing came within 300 s.\n"
+        "  rank 2 (part 2) gave no sign of life for 300 s\n"
+        "  Look at that rank's log."
     ),
     GraphChangedError(["source", "relation"]): (
         "`source`, `relation` of the graph changed in place after the graph was made, so its indexes "

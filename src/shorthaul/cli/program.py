@@ -23,6 +23,7 @@ from shorthaul.cli.completion import completion
 from shorthaul.cli.demo import demo
 from shorthaul.cli.doctor import doctor
 from shorthaul.cli.explain import explain
+from shorthaul.cli.parts.partition import partition
 from shorthaul.cli.probes.packages import find_version
 from shorthaul.cli.run import run
 from shorthaul.cli.tune import tune
@@ -91,7 +92,7 @@ def program(traceback: bool) -> None:
     del traceback  # read by Program.invoke
 
 
-for verb in (run, doctor, demo, bench, claims, explain, tune, cache, completion):
+for verb in (run, partition, doctor, demo, bench, claims, explain, tune, cache, completion):
     program.add_command(verb)
 
 

@@ -6,6 +6,14 @@ takes the facts and builds the sentence: what was expected, what came, where, an
 """
 
 from shorthaul.errors.convolution import ConvolutionError
+from shorthaul.errors.distributed import (
+    ExchangeError,
+    PartFileError,
+    PartitionError,
+    PeerError,
+    RankDisagreementError,
+    RankSetupError,
+)
 from shorthaul.errors.graphs import (
     EdgeRangeError,
     GraphChangedError,
@@ -99,6 +107,7 @@ __all__ = [
     "EnduranceError",
     "EngineClosedError",
     "EngineUnavailableError",
+    "ExchangeError",
     "ExplainError",
     "ForkedTicketError",
     "GraphChangedError",
@@ -115,9 +124,14 @@ __all__ = [
     "MissingTableError",
     "NoCompilerError",
     "OffloadBudgetError",
+    "PartFileError",
+    "PartitionError",
+    "PeerError",
     "PlacementError",
     "PlanError",
     "ProcessMemoryError",
+    "RankDisagreementError",
+    "RankSetupError",
     "ReadOnlyTableError",
     "ReadOnlyTensorError",
     "RelationalProgramError",

@@ -1,0 +1,1 @@
+"""Graphs that are cut for several machines."""

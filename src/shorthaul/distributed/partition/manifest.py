@@ -1,0 +1,206 @@
+"""What a folder of parts says about itself: written last, so that a folder without it is not whole.
+
+::
+
+    parts/parts.json                       everything below, with sizes and checksums
+    parts/topology/pointers.npy, ..        incoming edges of all nodes, under the parts' ids
+    parts/originals/paper.npy              for each id of the parts, the graph's
+    parts/seeds/paper.npy                  what is trained on, under the parts' ids
+    parts/part-0/paper.features.npy, ..    the rows of the nodes that part 0 owns
+    parts/hot/paper.ids.npy, paper.features.npy    rows that every rank keeps
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import torch
+
+from shorthaul.distributed.partition.book import PartitionBook
+from shorthaul.errors import PartFileError
+from shorthaul.whole_file import whole_file
+
+FORMAT = 1
+MANIFEST = "parts.json"
+JOURNAL = "unfinished.json"
+_SUMMED_BYTES = 2**24
+_AGAIN = (
+    "Run `shorthaul partition` again: it goes on where it stopped, or copy the whole folder anew"
+)
+
+
+@dataclass(frozen=True)
+class TableFacts:
+    """One table of rows, cut by the owners of its nodes."""
+
+    dtype: str
+    row_shape: tuple[int, ...]
+    suffix: str
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """The description of a folder of parts."""
+
+    method: str
+    offsets: Mapping[str, tuple[int, ...]]
+    relations: tuple[tuple[str, str, str], ...]
+    dtype: str
+    num_edges: int
+    tables: Mapping[str, Mapping[str, TableFacts]]  # by node type, then by name
+    seeds: tuple[str, ...]  # node types that have some
+    hot: Mapping[str, int]  # rows of each type that every rank keeps
+    report: Mapping[str, Any] = field(default_factory=dict)
+    files: Mapping[str, tuple[int, int]] = field(default_factory=dict)  # path -> bytes, checksum
+
+    @property
+    def book(self) -> PartitionBook:
+        """Who owns what."""
+        return PartitionBook(dict(self.offsets))
+
+    @property
+    def version(self) -> str:
+        """Short words for the content of all files: equal where all ranks opened the same parts."""
+        described = json.dumps(asdict(self), sort_keys=True)
+        return hashlib.sha256(described.encode()).hexdigest()[:16]
+
+    def write(self, folder: Path) -> None:
+        """Make the folder whole."""
+        text = json.dumps({"format": FORMAT, "version": self.version, **asdict(self)}, indent=1)
+        with whole_file(folder / MANIFEST) as file:
+            file.write(text.encode())
+
+    @classmethod
+    def read(cls, folder: Path) -> Manifest:
+        """The description in `folder`; `PartFileError` where it is not whole."""
+        path = folder / MANIFEST
+        if not path.exists():
+            is_begun = (folder / JOURNAL).exists()
+            problem = (
+                "partitioning was begun here and did not end"
+                if is_begun
+                else "there are no parts here"
+            )
+            raise PartFileError(path, problem, _AGAIN + ".")
+        try:
+            found = json.loads(path.read_text(encoding="utf-8"))
+            expected, told = found.pop("format"), found.pop("version")
+            if expected != FORMAT:
+                raise PartFileError(
+                    path, f"expected format {FORMAT}, got {expected!r}", "Cut the graph again."
+                )
+            manifest = cls(
+                **{
+                    **found,
+                    "offsets": {name: tuple(each) for name, each in found["offsets"].items()},
+                    "relations": tuple(tuple(each) for each in found["relations"]),
+                    "seeds": tuple(found["seeds"]),
+                    "tables": {
+                        kind: {
+                            name: TableFacts(
+                                each["dtype"], tuple(each["row_shape"]), each["suffix"]
+                            )
+                            for name, each in tables.items()
+                        }
+                        for kind, tables in found["tables"].items()
+                    },
+                    "files": {name: tuple(each) for name, each in found["files"].items()},
+                }
+            )
+        except (KeyError, TypeError, ValueError, AttributeError, OSError) as error:
+            if isinstance(error, PartFileError):
+                raise
+            raise PartFileError(path, f"it cannot be read ({error})", _AGAIN + ".") from error
+        if manifest.version != told:
+            raise PartFileError(path, "it was changed after it was written", _AGAIN + ".")
+        return manifest
+
+    def require_files(self, folder: Path, is_wanted: Callable[[str], bool]) -> None:
+        """Raise unless the wanted files are there with their sizes."""
+        for name, (size_bytes, _) in self.files.items():
+            if not is_wanted(name):
+                continue
+            path = folder / name
+            if not path.exists():
+                raise PartFileError(path, "the file is missing", _AGAIN + ".")
+            if path.stat().st_size != size_bytes:
+                raise PartFileError(
+                    path,
+                    f"expected {size_bytes:,} bytes, got {path.stat().st_size:,}",
+                    _AGAIN + ".",
+                )
+
+    def require_checksums(self, folder: Path, is_wanted: Callable[[str], bool]) -> None:
+        """Read the wanted files, and raise unless each is the one that was written."""
+        for name, (_, checksum) in self.files.items():
+            if is_wanted(name):
+                found = sum_file(folder / name)
+                if found != checksum:
+                    raise PartFileError(
+                        folder / name,
+                        f"its checksum is {found:#010x}, and {checksum:#010x} when it was written",
+                        _AGAIN + ".",
+                    )
+
+
+def sum_file(path: Path) -> int:
+    """The checksum of a file's bytes."""
+    checksum = 0
+    try:
+        with open(path, "rb") as file:
+            while block := file.read(_SUMMED_BYTES):
+                checksum = zlib.crc32(block, checksum)
+    except OSError as error:
+        raise PartFileError(path, f"it cannot be read ({error.strerror})", _AGAIN + ".") from error
+    return checksum
+
+
+def sum_tensors(parts: Iterable[torch.Tensor]) -> int:
+    """The checksum of tensors' numbers."""
+    checksum = 0
+    for part in parts:
+        checksum = zlib.crc32(part.contiguous().view(torch.uint8).numpy().data, checksum)
+    return checksum
+
+
+def file_name(word: str) -> str:
+    """A node type's or table's name as a file may be called."""
+    return quote(word, safe="-_. ")
+
+
+def part_file(part: int, node_type: str, table: str, suffix: str) -> str:
+    """Where a part's rows of a table lie."""
+    return f"part-{part}/{file_name(node_type)}.{file_name(table)}{suffix}"
+
+
+def hot_file(node_type: str, table: str, suffix: str) -> str:
+    """Where the rows lie that every rank keeps."""
+    return f"hot/{file_name(node_type)}.{file_name(table)}{suffix}"
+
+
+def hot_ids_file(node_type: str) -> str:
+    """Which rows those are."""
+    return f"hot/{file_name(node_type)}.ids.npy"
+
+
+def originals_file(node_type: str) -> str:
+    """For each id of the parts, the graph's."""
+    return f"originals/{file_name(node_type)}.npy"
+
+
+def seeds_file(node_type: str) -> str:
+    """What is trained on."""
+    return f"seeds/{file_name(node_type)}.npy"
+
+
+def list_topology() -> Iterator[str]:
+    """The columns of all nodes' incoming edges."""
+    for name in ("pointers", "sources", "targets", "relations", "edges"):
+        yield f"topology/{name}.npy"

@@ -1,0 +1,53 @@
+"""Files as tensors that share the page cache: every process of a machine reads one copy.
+
+>>> import tempfile, numpy as np
+>>> with tempfile.TemporaryDirectory() as folder:
+...     np.save(f"{folder}/x.npy", np.arange(3))
+...     map_file(f"{folder}/x.npy").tolist()
+[0, 1, 2]
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from shorthaul.distributed.partition.book import PartitionBook
+from shorthaul.distributed.partition.manifest import Manifest
+from shorthaul.errors import PartFileError
+from shorthaul.graphs import Relation, RelationalGraph, TargetIndex
+from shorthaul.tensors.files.formats import find_layout
+
+
+def map_file(path: str | os.PathLike[str]) -> torch.Tensor:
+    """The table in a file, its pages read when they are touched; writing changes this process's alone."""
+    layout = find_layout(path)
+    count_bytes = layout.shape[0] * layout.row_bytes if layout.shape else 0
+    if count_bytes == 0:
+        return torch.empty(layout.shape, dtype=layout.dtype, device="cpu")
+    if layout.row_stride_bytes != layout.row_bytes:
+        raise PartFileError(path, "its rows do not lie side by side", "Cut the graph again.")
+    mapped = np.memmap(path, np.uint8, "c", layout.offset_bytes, (count_bytes,))
+    return torch.from_numpy(mapped).view(layout.dtype).view(layout.shape)
+
+
+def map_topology(folder: Path, manifest: Manifest) -> RelationalGraph:
+    """The whole graph under the parts' ids, mapped and not read."""
+    columns = {
+        name: map_file(folder / "topology" / f"{name}.npy")
+        for name in ("pointers", "sources", "targets", "relations", "edges")
+    }
+    book: PartitionBook = manifest.book
+    index = TargetIndex(*(columns[each] for each in ("pointers", "sources", "relations", "edges")))
+    return RelationalGraph(
+        book.node_types,
+        tuple(map(book.count, book.node_types)),
+        tuple(Relation(*each) for each in manifest.relations),
+        columns["sources"],
+        columns["targets"],
+        columns["relations"],
+        _indexes={"target": index},
+    )
