@@ -13,7 +13,7 @@ WORKERS ?= auto
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help check demo test test-all bench results docs peers lint format clean
+.PHONY: help check demo test test-all test-gpu bench results docs peers lint format clean
 
 help: ## list what make can do
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1	\2/p' $(MAKEFILE_LIST) | expand -t 18
@@ -43,7 +43,10 @@ test: lint ## everything that must pass before a commit
 	$(BIN)/python -m pytest --numprocesses $(WORKERS) --maxprocesses 4 --dist worksteal $(ARGS)
 
 test-all: lint ## the same with the long exhaustive tests
-	$(BIN)/python -m pytest --numprocesses $(WORKERS) --maxprocesses 4 --dist worksteal -m 'slow or not slow' $(ARGS)
+	$(BIN)/python -m pytest --numprocesses $(WORKERS) --maxprocesses 4 --dist worksteal -m 'not gpu' $(ARGS)
+
+test-gpu: $(READY) | check ## what runs on a CUDA device, and needs one
+	$(BIN)/python -m pytest -m gpu $(ARGS)
 
 format: $(READY) | check ## format, and fix what ruff can fix
 	$(BIN)/ruff check --fix .

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 
 import pytest
@@ -11,6 +12,12 @@ from shorthaul.settings import settings
 # Started in the background by a shell, tests ignore SIGINT, and so would the programs that they interrupt.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Tests mean the CPU, also on a machine with GPUs; those marked `gpu` are asked for by `-m gpu`."""
+    if "gpu" not in config.option.markexpr.replace("not gpu", ""):
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""  # before CUDA starts, and for every child
 
 
 @pytest.fixture(autouse=True)

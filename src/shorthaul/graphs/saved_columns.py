@@ -216,7 +216,7 @@ class SavedColumns:
             )
         column = GraphColumn(layout, rule, self.checksums.get(name))
         if not self.in_memory:
-            return UnifiedTensor._of_table(column, Traits(is_read_only=True))
+            return UnifiedTensor._of_table(column, Traits(is_read_only=True, is_for_host=True))
         with column:
             return column.read(0, length)
 

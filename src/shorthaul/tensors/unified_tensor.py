@@ -54,6 +54,7 @@ class Traits:
     sparse_grad: bool = False
     is_read_only: bool = False
     block: SharedBlock | None = None  # where the memory is shared with other processes
+    is_for_host: bool = False  # read by the CPU, also where there is a GPU
 
 
 class UnifiedTensor(Operand):
@@ -137,7 +138,7 @@ class UnifiedTensor(Operand):
         if type(index) is torch.Tensor and index.dtype in _ID_DTYPES and index.dim():
             # The shortest way for the most frequent question: everything here is counted.
             is_simple = index.dim() == 1 and index.is_cpu and not self.requires_grad
-            if is_simple and dispatch.current_device() is None:
+            if is_simple and (self._traits.is_for_host or dispatch.current_device() is None):
                 return self.table.gather(index)
             return self._gather(index)
         if not self.has_memory and isinstance(index, tuple) and index:
@@ -385,10 +386,10 @@ class UnifiedTensor(Operand):
 
     def as_unified(self, plain: torch.Tensor, *, is_new: bool = False) -> UnifiedTensor:
         """An ordinary tensor as a unified one of the same kind."""
-        traits = self._traits
-        if is_new:
-            traits = Traits(propagate=traits.propagate, sparse_grad=traits.sparse_grad)
-        return UnifiedTensor._of_memory(plain, traits)
+        own = self._traits
+        return UnifiedTensor._of_memory(
+            plain, Traits(own.propagate, own.sparse_grad) if is_new else own
+        )
 
     def same_rows(self) -> UnifiedTensor:
         """The same rows as another tensor."""
@@ -443,11 +444,9 @@ class UnifiedTensor(Operand):
     ) -> torch.device:
         if out is not None:
             return out.device
-        if device is not None:
-            return torch.device(device)
-        if not ids.is_cpu:
-            return ids.device
-        return dispatch.current_device() or _CPU
+        if device is not None or not ids.is_cpu:
+            return torch.device(ids.device if device is None else device)
+        return _CPU if self._traits.is_for_host else dispatch.current_device() or _CPU
 
     def _records(self, *others: torch.Tensor | None) -> bool:
         if not torch.is_grad_enabled():

@@ -16,6 +16,7 @@ from shorthaul.errors import GraphError, SamplingError, SeedRangeError
 from shorthaul.graphs import NeighborSampler, RelationalGraph
 from shorthaul.settings import settings as shorthaul_settings
 from tests.graphs.sampled_graphs import random_graph, same_samples, star, verify_sample
+from tests.pretended_gpu import pretend_gpu
 
 
 def test_the_comparison_finds_differences() -> None:
@@ -350,6 +351,16 @@ def test_a_graph_on_disk_is_sampled_as_in_memory(
     if fan_outs:
         assert torch.equal(sample.blocks[0].edges, expected.blocks[0].edges)
         assert torch.equal(sample.blocks[0].relations, expected.blocks[0].relations)
+
+
+def test_a_graph_on_disk_is_sampled_by_the_cpu_where_a_gpu_is_too(tmp_path: Path) -> None:
+    graph = random_graph(200, 3000, 2)
+    graph.save(tmp_path / "graph")
+    expected = NeighborSampler(graph, [{0: 2, 1: -1}, 3], seed=5).sample([*range(20)], number=3)
+    with pretend_gpu():
+        opened = RelationalGraph.open(tmp_path / "graph")
+        sample = NeighborSampler(opened, [{0: 2, 1: -1}, 3], seed=5).sample([*range(20)], number=3)
+    assert same_samples(sample, expected) == ""
 
 
 def test_a_graph_on_disk_without_edges_is_sampled(tmp_path: Path) -> None:

@@ -8,7 +8,9 @@ import shorthaul as sh
 from shorthaul.errors import LayerArgumentError
 from shorthaul.graphs import MiniBatchLoader, NeighborSampler, RelationalGraph
 from shorthaul.relational import RGATConv, RGCNConv
-from shorthaul.relational.topology.block_graph import graph_of_block
+from shorthaul.relational.topology import block_graph
+from shorthaul.relational.topology.block_graph import graph_of_block, graph_of_columns
+from tests.pretended_gpu import pretend_gpu
 from tests.relational.programs import convolve, widths_of
 
 RELATIONS = 3
@@ -144,3 +146,27 @@ def test_compiled_models_take_blocks():
         torch.testing.assert_close(
             traced(x[block.source_nodes], block), module(x[block.source_nodes], block)
         )
+
+
+@pytest.mark.parametrize("make", [RGCNConv, RGATConv])
+def test_layers_on_the_cpu_read_tables_there_where_a_gpu_is_too(make, tmp_path):
+    graph, x = _graph()
+    block = _block(graph)
+    layer = make(5, 4, RELATIONS)
+    expected = layer(x[block.source_nodes], block)
+    sh.save_features(tmp_path / "x.npy", x)
+    with pretend_gpu():
+        assert torch.equal(layer(sh.unified(x), block), expected)
+        assert torch.equal(layer(sh.open(tmp_path / "x.npy"), block), expected)
+
+
+def test_a_block_on_a_device_becomes_a_graph_there(monkeypatch):
+    monkeypatch.setattr(block_graph, "_require_relations", lambda *_: None)  # reads a value
+    pointers, sources, relations = (
+        torch.zeros(count, dtype=torch.int64, device="meta") for count in (4, 9, 9)
+    )
+    made = graph_of_columns(pointers, sources, relations, num_nodes=6, num_relations=2)
+    index = made.by_target()
+    columns = (made.source, made.target, made.relation, index.pointers, index.edges)
+    assert {each.device.type for each in columns} == {"meta"}
+    assert index.pointers.shape == (7,)

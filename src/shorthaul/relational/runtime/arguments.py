@@ -112,7 +112,7 @@ def read_features(value: Any, rows: torch.Tensor | None = None) -> Any:
     if type(value) in _PLAIN or not isinstance(value, UnifiedTensor):
         return value
     if rows is not None:
-        return value.gather(rows)
+        return value.gather(rows, device=rows.device)
     if value.requires_grad and torch.is_grad_enabled():
         return value.cpu()
     return borrow_memory(value)

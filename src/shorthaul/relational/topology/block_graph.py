@@ -40,25 +40,31 @@ def graph_of_columns(
     num_relations: int,
 ) -> RelationalGraph:
     """A graph whose edges come by target, and by relation within each target."""
-    highest = int(relations.max()) if relations.numel() else -1
-    if highest >= num_relations:
-        raise LayerArgumentError(
-            f"the block has edges of relation {highest}, but the layer was made for {num_relations}",
-            "make the layer with the graph's number of relations",
-        )
+    _require_relations(relations, num_relations)
     dtype, num_targets = sources.dtype, pointers.shape[0] - 1
     degrees = pointers.diff().long()
     targets = torch.repeat_interleave(
-        torch.arange(num_targets, dtype=dtype, device="cpu"), degrees, output_size=sources.shape[0]
+        torch.arange(num_targets, dtype=dtype, device=sources.device),
+        degrees,
+        output_size=sources.shape[0],
     )
     rest = pointers[-1:].expand(num_nodes - num_targets)  # sources that are no targets hear nothing
     index = TargetIndex(
         torch.cat([pointers, rest]),
         sources,
         relations,
-        torch.arange(sources.shape[0], dtype=dtype, device="cpu"),
+        torch.arange(sources.shape[0], dtype=dtype, device=sources.device),
     )
     names = tuple(Relation(NODE, f"{EDGE}_{number}", NODE) for number in range(num_relations))
     return RelationalGraph(
         (NODE,), (num_nodes,), names, sources, targets, relations, _indexes={"target": index}
     )
+
+
+def _require_relations(relations: torch.Tensor, num_relations: int) -> None:
+    highest = int(relations.max()) if relations.numel() else -1
+    if highest >= num_relations:
+        raise LayerArgumentError(
+            f"the block has edges of relation {highest}, but the layer was made for {num_relations}",
+            "make the layer with the graph's number of relations",
+        )
