@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -121,6 +122,30 @@ def require_names(node_names: Sequence[str] | None, nodes: int) -> None:
     """Raise unless there are no names, or one for each node."""
     if node_names is not None and len(node_names) != nodes:
         raise GraphError(f"there are {nodes:,} nodes, but {len(node_names):,} node names.")
+
+
+def require_joined_types(
+    types: Mapping[str, int],
+    relations: Sequence[Relation],
+    source: torch.Tensor,
+    target: torch.Tensor,
+    relation: torch.Tensor,
+) -> None:
+    """Raise unless every edge joins nodes of the types that its relation names."""
+    starts = dict(zip(types, itertools.accumulate(types.values(), initial=0), strict=False))
+    for end, nodes in (("source", source), ("target", target)):
+        kinds = [getattr(each, f"{end}_type") for each in relations]
+        first = torch.tensor([starts[each] for each in kinds], dtype=torch.int64, device="cpu")
+        count = torch.tensor([types[each] for each in kinds], dtype=torch.int64, device="cpu")
+        start, stop = first[relation], (first + count)[relation]
+        wrong = torch.nonzero((nodes < start) | (nodes >= stop))
+        if wrong.numel():
+            edge = int(wrong[0])
+            raise GraphError(
+                f"edge {edge:,} is a `{relations[int(relation[edge])]}`, but its {end} is node "
+                f"{int(nodes[edge]):,}, and nodes of that type are {int(start[edge]):,} to "
+                f"{int(stop[edge]) - 1:,}."
+            )
 
 
 def _require_distinct(relations: Sequence[Relation]) -> None:

@@ -74,6 +74,11 @@ def as_plain(tensor: torch.Tensor) -> torch.Tensor:
     return borrow_memory(tensor) if isinstance(tensor, UnifiedTensor) else tensor
 
 
+def share_column(column: torch.Tensor) -> torch.Tensor:
+    """The same numbers in the same memory, as another tensor."""
+    return column if isinstance(column, UnifiedTensor) else column.detach()
+
+
 def split_edge_index(edge_index: Any, name: str = "edge_index") -> tuple[Any, Any]:
     """The two rows of a (2, E) tensor, or of a pair of vectors."""
     shape = tuple(getattr(edge_index, "shape", ()))
@@ -116,3 +121,23 @@ def is_sorted(values: torch.Tensor) -> bool:
     """
     first = values[:1024]
     return all(bool((part[1:] >= part[:-1]).all()) for part in (first, values))
+
+
+def group_by_relation(
+    relation: torch.Tensor, source: torch.Tensor, target: torch.Tensor, num_relations: int
+) -> tuple[torch.Tensor, ...]:
+    """Where each relation begins, then edge ids, sources and targets by relation.
+
+    >>> [each.tolist() for each in group_by_relation(*torch.tensor([[1, 0], [5, 6], [7, 8]]), 2)]
+    [[0, 1, 2], [1, 0], [6, 5], [8, 7]]
+    """
+    if not is_sorted(relation):
+        made: tuple[torch.Tensor, ...] = choose_builder().sort_relations(
+            relation, source, target, num_relations
+        )
+        return made
+    # As it is with one relation, or with typed edges.
+    numbers = torch.arange(num_relations + 1, dtype=relation.dtype, device="cpu")
+    pointers = torch.searchsorted(relation, numbers, out_int32=relation.dtype is torch.int32)
+    ids = torch.arange(relation.shape[0], dtype=relation.dtype, device="cpu")
+    return pointers, ids, source, target

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeVar
 
 import torch
 
 from shorthaul.errors import GraphChangedError, GraphError
+from shorthaul.graphs.attached_data import (
+    EdgeRows,
+    read_edge_data,
+    read_node_data,
+    repeat_for_inverses,
+)
 from shorthaul.graphs.declared_types import (
     choose_relations,
     choose_types,
@@ -18,16 +24,18 @@ from shorthaul.graphs.declared_types import (
     read_relation_name,
     read_relation_numbers,
     read_types,
+    require_joined_types,
     require_names,
 )
 from shorthaul.graphs.edge_tensors import (
     as_plain,
     choose_builder,
     choose_index_dtype,
-    is_sorted,
+    group_by_relation,
     read_numbers,
     require_lengths,
     require_range,
+    share_column,
     split_edge_index,
 )
 from shorthaul.graphs.index.indexes import PairIndex, RelationIndex, SourceIndex, TargetIndex
@@ -54,10 +62,9 @@ class RelationalGraph:
     >>> incoming.sources[incoming.pointers[2] : incoming.pointers[3]].tolist()  # who reaches node 2
     [1, 0]
 
-    Nodes have global ids: those of type `t` are `node_offsets[t]` to `node_offsets[t + 1]`. Edges
-    keep the order in which they were given; a position in it is an edge's id. Indexes are built at
-    their first use and kept. Make one with `from_edges`, `from_edge_index`, `from_typed_edges`,
-    `read`, `open`, `from_pyg` or `from_dgl`.
+    Nodes have global ids: those of type `t` are `node_offsets[t]` to `node_offsets[t + 1]`. Edges keep
+    the order in which they were given; a position in it is an edge's id. Indexes are built at first
+    use. Make one with `from_edges`, `from_typed_edges`, `read`, `open`, `from_pyg` or `from_dgl`.
     """
 
     node_types: tuple[str, ...]
@@ -68,6 +75,8 @@ class RelationalGraph:
     relation: torch.Tensor  # (E,) positions in `relations`
     node_names: Sequence[str] | None = None
     skipped_lines: int = 0  # malformed ones, of the file it was read from with strict=False
+    node_data: Mapping[str, torch.Tensor] = field(default_factory=dict)  # a row for each node
+    edge_data: Mapping[str, EdgeRows] = field(default_factory=dict)  # .. edge, or by relation
     _indexes: dict[str, Any] = field(default_factory=dict)
     _versions: tuple[int, ...] = field(init=False, default=())
 
@@ -307,6 +316,27 @@ class RelationalGraph:
             torch.cat([target, source]),
             torch.cat([relation, relation + self.num_relations]),
             self.node_names,
+            node_data=self.node_data,
+            edge_data=repeat_for_inverses(self.edge_data),
+        )
+
+    def with_data(self, *, nodes: Any = None, edges: Any = None) -> RelationalGraph:
+        """The same graph with data of its nodes and edges: times, weights, features of edges.
+
+        >>> graph = RelationalGraph.from_edges([0, 1], [1, 2])
+        >>> timed = graph.with_data(nodes={"time": [7, 8, 9]}, edges={"weight": [0.5, 2.0]})
+        >>> timed.node_data["time"].tolist(), timed.edge_data["weight"].tolist()
+        ([7, 8, 9], [0.5, 2.0])
+
+        Tensors may lie on disk. Those of edges follow the edge ids, or map relations to rows for each
+        of their edges; those of nodes may map types to whole numbers, such as times.
+        """
+        types = dict(zip(self.node_types, self.nodes_per_type, strict=True))
+        return replace(
+            self,
+            source=share_column(self.source),  # of its own, as graphs are found by it
+            node_data={**self.node_data, **read_node_data(nodes, types)},
+            edge_data={**self.edge_data, **read_edge_data(self, edges)},
         )
 
     def by_relation(self) -> RelationIndex:
@@ -343,8 +373,8 @@ class RelationalGraph:
         self._require_unchanged()
         found: Index | None = self._indexes.get(name)
         if found is None:
-            # Tensors made in inference mode could not be saved for a backward pass later. Without a
-            # lock: two threads that build the same index build the same numbers, and one is kept.
+            # Tensors made in inference mode could not be saved for a backward pass later. There is no
+            # lock: two threads build the same numbers, and one is kept.
             with torch.inference_mode(False):
                 made = kind(*build())
             found = self._indexes.setdefault(name, made)
@@ -352,21 +382,7 @@ class RelationalGraph:
 
     def _build_relation(self) -> tuple[torch.Tensor, ...]:
         relation, source, target = map(as_plain, (self.relation, self.source, self.target))
-        if is_sorted(relation):  # as it is with one, or with typed edges
-            numbers = torch.arange(self.num_relations + 1, dtype=relation.dtype, device="cpu")
-            pointers = torch.searchsorted(
-                relation, numbers, out_int32=relation.dtype is torch.int32
-            )
-            return (
-                pointers,
-                torch.arange(self.num_edges, dtype=relation.dtype, device="cpu"),
-                source,
-                target,
-            )
-        made: tuple[torch.Tensor, ...] = choose_builder().sort_relations(
-            relation, source, target, self.num_relations
-        )
-        return made
+        return group_by_relation(relation, source, target, self.num_relations)
 
     def _build_rows(self, side: str) -> tuple[torch.Tensor, ...]:
         by_relation = self.by_relation()
@@ -393,24 +409,8 @@ class RelationalGraph:
 
     def _require_types(self) -> None:
         """Raise unless every edge joins nodes of the types that its relation names."""
-        starts = dict(zip(self.node_types, self.node_offsets, strict=False))
-        counts = dict(zip(self.node_types, self.nodes_per_type, strict=True))
-        for end, nodes in (("source", self.source), ("target", self.target)):
-            types = [getattr(each, f"{end}_type") for each in self.relations]
-            start = torch.tensor([starts[each] for each in types], dtype=torch.int64, device="cpu")[
-                self.relation
-            ]
-            stop = torch.tensor(
-                [starts[each] + counts[each] for each in types], dtype=torch.int64, device="cpu"
-            )[self.relation]
-            wrong = torch.nonzero((nodes < start) | (nodes >= stop))
-            if wrong.numel():
-                edge = int(wrong[0])
-                relation = self.relations[int(self.relation[edge])]
-                raise GraphError(
-                    f"edge {edge:,} is a `{relation}`, but its {end} is node {int(nodes[edge]):,}, "
-                    f"and nodes of that type are {int(start[edge]):,} to {int(stop[edge]) - 1:,}."
-                )
+        types = dict(zip(self.node_types, self.nodes_per_type, strict=True))
+        require_joined_types(types, self.relations, self.source, self.target, self.relation)
 
     def _read_versions(self) -> tuple[int, ...]:
         tensors = (self.source, self.target, self.relation)

@@ -190,6 +190,32 @@ class SavedColumns:
         ends = ColumnRule("row ends", size, "bytes of names")
         return NodeNames(text, self._open("node_names.offsets", self.nodes + 1, ends, torch.int64))
 
+    def open_data(self, name: str, rows: int | None = None) -> torch.Tensor:
+        """Data of nodes or edges: rows of any shape and type, on disk or read whole."""
+        layout = find_layout(self.folder / f"{name}.npy")
+        if rows is not None and (not layout.shape or layout.shape[0] != rows):
+            raise GraphFileError(
+                layout.path,
+                None,
+                f"expected {rows:,} rows, as graph.json says, got {layout.shape}.",
+            )
+        table = DiskTable(layout)
+        if not self.in_memory:
+            return UnifiedTensor._of_table(table, Traits(is_read_only=True))
+        with table:
+            values = table.read(0, table.rows)
+        found: list[int] = []
+        for _ in sum_up([values], found):
+            pass
+        if found != [self.checksums.get(name, found[0])]:
+            raise GraphFileError(
+                layout.path,
+                None,
+                f"its rows have the checksum {found[0]:#010x}, and {self.checksums[name]:#010x} when "
+                "they were saved.\n  The file is damaged, or not of this graph: save the graph again.",
+            )
+        return values
+
     def _expect(self, name: str, pairs: int) -> tuple[int, ColumnRule]:
         """How long a column is and what its numbers are."""
         nodes = ColumnRule("ids", self.nodes, "nodes")

@@ -7,6 +7,7 @@
     folder/source.npy, target.npy, relation.npy
     folder/by_target.pointers.npy, by_target.sources.npy, ..
     folder/node_names.text.npy, node_names.offsets.npy
+    folder/node_data.time.npy, edge_data.weight.npy, edge_data.stars.3.npy (of relation 3), ..
 
 Everything is JSON or .npy: opening a graph runs no code of the file's. A file is input: what is read
 of it is checked as it comes in (`saved_columns`), so that no number that the graph does not have
@@ -79,6 +80,11 @@ def save_graph(
         "num_edges": graph.num_edges,
         "indexes": named,
         "has_node_names": graph.node_names is not None,
+        "node_data": list(graph.node_data),
+        "edge_data": {
+            name: None if isinstance(rows, torch.Tensor) else [*map(graph.relations.index, rows)]
+            for name, rows in graph.edge_data.items()
+        },
         "checksums": checksums,
     }
     unfinished = place / f"{DESCRIPTION}.unfinished"
@@ -105,14 +111,27 @@ def open_graph(folder: str | os.PathLike[str], *, in_memory: bool = False) -> Re
         in_memory,
     )
     source, target, relation = map(columns.open_edges, EDGES)
+    relations = tuple(Relation(*each) for each in described["relations"])
     graph = RelationalGraph(
         tuple(described["node_types"]),
         tuple(described["nodes_per_type"]),
-        tuple(Relation(*each) for each in described["relations"]),
+        relations,
         source,
         target,
         relation,
         columns.open_names() if described["has_node_names"] else None,
+        node_data={
+            name: columns.open_data(f"node_data.{name}", columns.nodes)
+            for name in described.get("node_data", ())
+        },
+        edge_data={
+            name: columns.open_data(f"edge_data.{name}", columns.edges)
+            if numbers is None
+            else {
+                relations[each]: columns.open_data(f"edge_data.{name}.{each}") for each in numbers
+            }
+            for name, numbers in described.get("edge_data", {}).items()
+        },
     )
     if in_memory and len(graph.node_types) > 1:
         graph._require_types()
@@ -153,6 +172,14 @@ def _list_parts(
         packed = names if isinstance(names, NodeNames) else NodeNames.of(names)
         yield "node_names.text", packed.text
         yield "node_names.offsets", packed.offsets
+    for name, values in graph.node_data.items():
+        yield f"node_data.{name}", values
+    for name, rows in graph.edge_data.items():
+        if isinstance(rows, torch.Tensor):
+            yield f"edge_data.{name}", rows
+            continue
+        for relation, part in rows.items():
+            yield f"edge_data.{name}.{graph.relations.index(relation)}", part
 
 
 def _chunks_of(tensor: torch.Tensor) -> Iterable[torch.Tensor]:
@@ -211,6 +238,20 @@ def _find_problem(described: Mapping[str, Any]) -> str:
     def is_checksums(value: Any) -> bool:
         return isinstance(value, dict) and all(type(each) is int for each in value.values())
 
+    def is_numbers(value: Any) -> bool:
+        relations = range(len(described["relations"]))
+        is_list = isinstance(value, list) and len(set(value)) == len(value)
+        return value is None or (
+            is_list and all(type(each) is int and each in relations for each in value)
+        )
+
+    def is_data() -> bool:
+        nodes, edges = described.get("node_data", []), described.get("edge_data", {})
+        if not isinstance(nodes, list) or not isinstance(edges, dict):
+            return False
+        are_names = all(isinstance(each, str) and each.isidentifier() for each in (*nodes, *edges))
+        return are_names and all(map(is_numbers, edges.values()))
+
     largest = INT32_LIMIT if described.get("dtype") == "int32" else 2**63 - 2
     checks: dict[str, Callable[[], bool]] = {
         "dtype": lambda: is_known(described.get("dtype"), _DTYPES),
@@ -230,6 +271,7 @@ def _find_problem(described: Mapping[str, Any]) -> str:
         "num_edges": lambda: is_count(described.get("num_edges")),
         "indexes": lambda: is_list("indexes", lambda each: is_known(each, INDEXES)),
         "has_node_names": lambda: isinstance(described.get("has_node_names"), bool),
+        "node_data` or `edge_data": is_data,
         "checksums": lambda: is_checksums(described.get("checksums", {})),
     }
     # In this order: what comes later looks at what was found right before.

@@ -20,6 +20,7 @@ def test_the_source_says_what_it_is_for(dtype: torch.dtype, is_hashed: bool) -> 
         "destroy",
         "sample",
         "copy_nodes",
+        "copy_trees",
         "copy_hop",
         # and one by one, for graphs on disk
         "start",
@@ -41,10 +42,19 @@ class Seeds:
 
     def relabel(self, ids: torch.Tensor) -> torch.Tensor:
         rows = torch.empty_like(ids)
-        graph = (self.pointers, self.empty, None)
+        graph = (self.pointers, self.empty, None, None, None, None)
         fans = (self.empty.view(0, 1), self.empty, self.counts)
+        numbers = (
+            0,
+            0,
+            1,
+            1,
+            0,
+            0,
+            1,
+        )  # uniform, without replacement, equal times; all anew, no trees
         status = self.memory.kernel.sample(
-            self.memory.address, *graph, ids, rows, *fans, 0, 1, 0, 1
+            self.memory.address, *graph, ids, None, self.empty, rows, *fans, *numbers
         )
         assert status == 0
         return rows

@@ -138,6 +138,7 @@ class NeighborSample:
     seed_rows: torch.Tensor  # for each seed as it was given, its position in `seeds`
     blocks: Sequence[Block]
     number: int  # which sample of its sampler, or of its epoch, it is
+    trees: torch.Tensor | None = None  # of disjoint samples: the seed of each input node
 
     @property
     def input_nodes(self) -> torch.Tensor:

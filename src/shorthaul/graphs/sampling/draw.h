@@ -33,6 +33,7 @@ class Marks {
     word |= bit;
     return is_new;
   }
+  bool has(int64_t at) const { return (marks_.data()[at >> 6] >> (at & 63)) & 1; }
   void clear(int64_t at) { marks_.data()[at >> 6] = 0; }
 
  private:

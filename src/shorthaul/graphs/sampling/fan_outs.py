@@ -28,6 +28,22 @@ def read_fan_outs(graph: RelationalGraph, fan_outs: Sequence[FanOut]) -> list[li
     return [_read_hop(graph, number, fan_out) for number, fan_out in enumerate(fan_outs)]
 
 
+def require_one_kind(graph: RelationalGraph, fan_outs: list[list[int]]) -> list[list[int]]:
+    """The same fan-outs, all of them for each relation or none: rows lie by time in one way only."""
+    if len({len(each) for each in fan_outs}) <= 1:
+        return fan_outs
+    alike = []
+    for number, fan in enumerate(fan_outs):
+        if len(fan) == 1 and fan[0] > 0 and graph.num_relations > 1:
+            raise SamplingError(
+                f"fan_outs[{number}] is {fan[0]} for all relations together, but other hops give each "
+                "relation its own; with times all hops must be of one kind.\n"
+                f"  `dict.fromkeys(graph.relations, {fan[0]})` gives {fan[0]} to each."
+            )
+        alike.append(fan * graph.num_relations if len(fan) == 1 else fan)
+    return alike
+
+
 def _read_hop(graph: RelationalGraph, number: int, fan_out: Any) -> list[int]:
     if not isinstance(fan_out, Mapping):
         return [_read_number(f"fan_outs[{number}]", fan_out)]

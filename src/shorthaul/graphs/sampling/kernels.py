@@ -4,7 +4,7 @@
 
     create(num_nodes, is_hashed)              -> a sampler: its table and the memory of the last sample
     sample(sampler, graph, seeds, fan-outs)   -> counts: seeds, then nodes and edges after each hop
-    copy_nodes, copy_hop(sampler, hop, ...)   -> what was sampled, into tensors of just that size
+    copy_nodes, copy_trees, copy_hop(sampler) -> what was sampled, into tensors of just that size
     destroy(sampler)
 
 and, where the graph is read from disk in between, the steps of `sample`::
@@ -14,7 +14,7 @@ and, where the graph is read from disk in between, the steps of `sample`::
     draw_hop(sampler, hop, their rows)        -> how many edges; `copy_positions` says which
     relabel_hop(sampler, hop, their sources)  -> how many nodes there are now
 
-The templates lie in `jit/include/shorthaul/sampling`; the text here names their types.
+The templates lie beside this module; the text here names their types.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from shorthaul.jit import (
 
 # From this many nodes on ids are looked up in a hash table. A table over all nodes is one look per
 # id as long as it stays in the cache; in larger graphs nearly every look is a miss, and the first
-# ones each fault in a page. They cross between 2**22 and 2**24 nodes (docs/graphs.md).
+# ones each fault in a page. They cross between 2**22 and 2**24 nodes (docs/sampling.md).
 HASHED_FROM_NODES = 2**23
 
 _TEXT = r"""
@@ -65,15 +65,22 @@ void* create(int64_t num_nodes) {
 void destroy(void* sampler) { delete static_cast<Sampler*>(sampler); }
 
 int64_t sample(void* sampler, const Id* pointers, const Id* sources, const Id* relations,
-               const Id* seeds, Id* seed_rows, const int64_t* fan_outs,
-               const int64_t* fan_widths, int64_t* counts, int64_t replace, int64_t resample, int64_t key, int64_t threads, int64_t pointer_count,
-               int64_t seed_count, int64_t hops, int64_t fan_relations) {
+               const Id* order, const int64_t* times, const double* cumulative,
+               const Id* seeds, const int64_t* seed_times, const Id* excluded, Id* seed_rows,
+               const int64_t* fan_outs, const int64_t* fan_widths, int64_t* counts, int64_t strategy,
+               int64_t replace, int64_t allows_equal, int64_t resample, int64_t disjoint, int64_t key,
+               int64_t threads, int64_t pointer_count, int64_t excluded_count, int64_t seed_count,
+               int64_t hops, int64_t fan_relations) {
   auto& made = *static_cast<Sampler*>(sampler);
-  const shorthaul::Neighbors<Id> graph{pointers, sources, relations, pointer_count - 1};
+  const shorthaul::Neighbors<Id> graph{
+      pointers, sources, relations, {order, times, cumulative, nullptr}, pointer_count - 1};
+  const shorthaul::Rule<Id> rule{static_cast<shorthaul::Strategy>(strategy), replace != 0,
+                                 allows_equal != 0, seed_times, excluded, excluded_count};
   int64_t status;
   try {
     status = made.sample(graph, seeds, seed_count, seed_rows, fan_outs, fan_widths, hops,
-                         fan_relations, replace != 0, resample != 0, static_cast<uint64_t>(key), threads);
+                         fan_relations, rule, resample != 0, disjoint != 0,
+                         static_cast<uint64_t>(key), threads);
   } catch (const std::bad_alloc&) {
     return out_of_memory;
   }
@@ -86,11 +93,11 @@ int64_t sample(void* sampler, const Id* pointers, const Id* sources, const Id* r
   return 0;
 }
 
-int64_t start(void* sampler, const Id* seeds, Id* seed_rows, int64_t hops, int64_t threads,
-              int64_t seed_count) {
+int64_t start(void* sampler, const Id* seeds, Id* seed_rows, int64_t hops, int64_t disjoint,
+              int64_t threads, int64_t seed_count) {
   auto& made = *static_cast<Sampler*>(sampler);
   try {
-    made.start(seeds, seed_count, seed_rows, hops, threads);
+    made.start(seeds, seed_count, seed_rows, hops, disjoint != 0, threads);
   } catch (const std::bad_alloc&) {
     return out_of_memory;
   }
@@ -106,12 +113,18 @@ void start_hop(void* sampler, int64_t hop, int64_t resample, int64_t* targets) {
 
 // The number of edges, or -1 when they are more than an id can count.
 int64_t draw_hop(void* sampler, int64_t hop, const Id* ends, const Id* relations,
-                 const int64_t* row_starts, const int64_t* fan_outs, int64_t fan_width,
-                 int64_t replace, int64_t key, int64_t threads) {
+                 const int64_t* row_starts, const Id* order, const int64_t* times,
+                 const double* cumulative, const Id* row_sources, const int64_t* seed_times,
+                 const Id* excluded, const int64_t* fan_outs, int64_t fan_width, int64_t strategy,
+                 int64_t replace, int64_t allows_equal, int64_t key, int64_t threads,
+                 int64_t excluded_count) {
   auto& made = *static_cast<Sampler*>(sampler);
-  const shorthaul::ReadRows<Id> rows{ends, relations, row_starts};
+  const shorthaul::ReadRows<Id> rows{
+      ends, relations, row_starts, {order, times, cumulative, row_sources}};
+  const shorthaul::Rule<Id> rule{static_cast<shorthaul::Strategy>(strategy), replace != 0,
+                                 allows_equal != 0, seed_times, excluded, excluded_count};
   try {
-    if (!made.draw_hop(rows, hop, fan_outs, fan_width, replace != 0, static_cast<uint64_t>(key), threads)) {
+    if (!made.draw_hop(rows, hop, fan_outs, fan_width, rule, static_cast<uint64_t>(key), threads)) {
       return -1;
     }
   } catch (const std::bad_alloc&) {
@@ -139,6 +152,11 @@ int64_t relabel_hop(void* sampler, int64_t hop, const Id* sources, int64_t edge_
 void copy_nodes(void* sampler, int64_t first, Id* nodes, int64_t node_count) {
   auto& made = *static_cast<Sampler*>(sampler);
   std::copy_n(made.nodes() + first, node_count, nodes);
+}
+
+// Of a disjoint sample: the seed, by its position, that each node was met from.
+void copy_trees(void* sampler, Id* trees, int64_t node_count) {
+  std::copy_n(static_cast<Sampler*>(sampler)->trees(), node_count, trees);
 }
 
 // The hop's edges, after `base` edges of earlier hops: sources and positions begin there, and so do
@@ -171,26 +189,23 @@ def emit_sampler(dtype: torch.dtype, *, is_hashed: bool) -> CppSource:
                 TensorArgument("pointers", dtype, ("pointer_count",)),
                 TensorArgument("sources", dtype, (None,)),
                 TensorArgument("relations", dtype, (None,), is_optional=True),
+                *_emit_columns(dtype)[:3],
                 TensorArgument("seeds", dtype, ("seed_count",)),
+                TensorArgument("seed_times", torch.int64, (None,), is_optional=True),
+                TensorArgument("excluded", dtype, ("excluded_count",)),
                 written("seed_rows", shape=("seed_count",)),
                 TensorArgument("fan_outs", torch.int64, ("hops", "fan_relations")),
                 TensorArgument("fan_widths", torch.int64, ("hops",)),
                 TensorArgument("counts", torch.int64, (None,), is_written=True),
-                *map(number, ("replace", "resample", "key", "threads")),
-                *map(DimensionArgument, ("pointer_count", "seed_count", "hops", "fan_relations")),
+                *map(number, ("strategy", "replace", "allows_equal")),
+                *map(number, ("resample", "disjoint", "key", "threads")),
+                *map(DimensionArgument, ("pointer_count", "excluded_count", "seed_count")),
+                *map(DimensionArgument, ("hops", "fan_relations")),
             ),
             returns="int64",
         ),
         *_emit_steps(dtype),
-        Function(
-            "copy_nodes",
-            (
-                sampler,
-                number("first"),
-                written("nodes", shape=("node_count",)),
-                DimensionArgument("node_count"),
-            ),
-        ),
+        *_emit_copies(dtype),
         Function(
             "copy_hop",
             (
@@ -210,6 +225,32 @@ def emit_sampler(dtype: torch.dtype, *, is_hashed: bool) -> CppSource:
     return CppSource(f"sample_neighbors_{index_type[:-2]}_{table[:-5].lower()}", text, functions)
 
 
+def _emit_copies(dtype: torch.dtype) -> tuple[Function, ...]:
+    """Nodes and trees, out of the sampler's memory."""
+    sampler, count = NumberArgument("sampler", "address"), DimensionArgument("node_count")
+    nodes, trees = (
+        TensorArgument(name, dtype, ("node_count",), is_written=True) for name in ("nodes", "trees")
+    )
+    first = NumberArgument("first", "int64")
+    return (
+        Function("copy_nodes", (sampler, first, nodes, count)),
+        Function("copy_trees", (sampler, trees, count)),
+    )
+
+
+def _emit_columns(dtype: torch.dtype) -> tuple[TensorArgument, ...]:
+    """What is known of candidates, each where somebody asks for it."""
+    return tuple(
+        TensorArgument(name, of, (None,), is_optional=True)
+        for name, of in (
+            ("order", dtype),
+            ("times", torch.int64),
+            ("cumulative", torch.float64),
+            ("row_sources", dtype),
+        )
+    )
+
+
 def _emit_steps(dtype: torch.dtype) -> tuple[Function, ...]:
     """The steps of `sample`, one by one."""
     sampler = NumberArgument("sampler", "address")
@@ -222,7 +263,7 @@ def _emit_steps(dtype: torch.dtype) -> tuple[Function, ...]:
                 sampler,
                 TensorArgument("seeds", dtype, ("seed_count",)),
                 TensorArgument("seed_rows", dtype, ("seed_count",), is_written=True),
-                *map(number, ("hops", "threads")),
+                *map(number, ("hops", "disjoint", "threads")),
                 DimensionArgument("seed_count"),
             ),
             returns="int64",
@@ -243,8 +284,13 @@ def _emit_steps(dtype: torch.dtype) -> tuple[Function, ...]:
                 TensorArgument("ends", dtype, (None,)),
                 TensorArgument("relations", dtype, (None,), is_optional=True),
                 TensorArgument("row_starts", torch.int64, (None,), is_optional=True),
+                *_emit_columns(dtype),
+                TensorArgument("seed_times", torch.int64, (None,), is_optional=True),
+                TensorArgument("excluded", dtype, ("excluded_count",)),
                 TensorArgument("fan_outs", torch.int64, (None,)),
-                *map(number, ("fan_width", "replace", "key", "threads")),
+                *map(number, ("fan_width", "strategy", "replace", "allows_equal")),
+                *map(number, ("key", "threads")),
+                DimensionArgument("excluded_count"),
             ),
             returns="int64",
         ),

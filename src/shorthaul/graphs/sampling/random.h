@@ -23,6 +23,9 @@ class RandomStream {
 
   uint64_t next() { return mix(state_ += golden_ratio); }
 
+  // Uniform on the multiples of 2^-53 in [0, 1).
+  double fraction() { return static_cast<double>(next() >> 11) * 0x1p-53; }
+
   // Uniform on [0, bound), exactly: the few products that would favor small numbers are drawn anew.
   uint64_t below(uint64_t bound) {
     unsigned __int128 product = static_cast<unsigned __int128>(next()) * bound;

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -12,11 +13,16 @@ from shorthaul.errors import SamplingError, SeedRangeError
 from shorthaul.graphs.edge_tensors import read_numbers
 from shorthaul.graphs.graph import RelationalGraph
 from shorthaul.graphs.index.indexes import TargetIndex
-from shorthaul.graphs.sampling.blocks import Block, NeighborSample
-from shorthaul.graphs.sampling.disk_rows import read_rows
-from shorthaul.graphs.sampling.fan_outs import FanOut, read_fan_outs
+from shorthaul.graphs.sampling.blocks import NeighborSample
+from shorthaul.graphs.sampling.candidates.arranging import Arranged
+from shorthaul.graphs.sampling.candidates.disk_rows import read_rows
+from shorthaul.graphs.sampling.candidates.excluded import find_positions
+from shorthaul.graphs.sampling.candidates.rules import read_rule, read_seed_times
+from shorthaul.graphs.sampling.collecting import collect_plainly, collect_sample
+from shorthaul.graphs.sampling.fan_outs import FanOut, read_fan_outs, require_one_kind
 from shorthaul.graphs.sampling.kernels import HASHED_FROM_NODES, SamplingMemory
-from shorthaul.graphs.sampling.plain import GOLDEN, mix, sample_plainly
+from shorthaul.graphs.sampling.plain import GOLDEN, mix
+from shorthaul.graphs.sampling.plain_sample import Request, sample_plainly
 from shorthaul.jit import can_use_kernels
 from shorthaul.jit.outside_graphs import outside_graphs
 from shorthaul.jit.runtime import kernel_threads
@@ -28,6 +34,17 @@ _MASK, _MOST = 2**64 - 1, 2**63 - 1
 # as the sampling.
 _POOLED_FROM_BYTES = 64 * 1024
 _MOST_THREADS = 1024
+
+
+@dataclass(frozen=True)
+class _Drawing:
+    """One sample that a kernel is to draw."""
+
+    seeds: torch.Tensor
+    times: torch.Tensor | None
+    excluded: torch.Tensor  # positions, ascending
+    key: int
+    threads: int
 
 
 class NeighborSampler:
@@ -52,8 +69,22 @@ class NeighborSampler:
     layer draws anew for all of its targets, as in DGL; without, a node keeps the neighbors that it
     got first, as in PyG, which takes less time and brings fewer nodes.
 
-    The same `seed` and the same number of a sample give the same blocks, on any number of threads.
-    Threads may share a sampler.
+    `strategy` is one of:
+
+    - `uniform`: each neighbor is as likely as any other;
+    - `weighted`: in proportion to `weights`, one for each edge, which are the graph's edge data
+      `weight` where they are left out; without replacement one after the other, among those left;
+    - `last`: the latest ones, with times;
+    - `labor`: as likely as `uniform` for each target, but targets of a hop prefer the same neighbors,
+      so that there are fewer nodes whose features are read.
+
+    With `node_times` or `edge_times` (tensors of whole numbers, or names of the graph's data) a seed
+    sees nothing that is later than itself: no edge, and no node. What has the very time of the seed is
+    seen unless `includes_equal` is false. `disjoint` gives every seed a tree of its own, as times do
+    always: `sample.trees` says to which seed a node belongs.
+
+    The same `seed` and the same number of a sample give the same blocks, on any number of threads,
+    from memory and from disk. Threads may share a sampler.
     """
 
     @outside_graphs
@@ -65,10 +96,29 @@ class NeighborSampler:
         replace: bool = False,
         resample: bool = True,
         seed: int = 0,
+        strategy: str = "uniform",
+        weights: Any = None,
+        node_times: Any = None,
+        edge_times: Any = None,
+        includes_equal: bool = True,
+        disjoint: bool | None = None,
     ) -> None:
         self.graph, self.replace, self.resample = graph, bool(replace), bool(resample)
+        self.rule = read_rule(
+            graph,
+            strategy,
+            replace=replace,
+            disjoint=disjoint,
+            includes_equal=includes_equal,
+            weights=weights,
+            node_times=node_times,
+            edge_times=edge_times,
+        )
         self.fan_outs = read_fan_outs(graph, fan_outs)
+        if self.rule.is_temporal:
+            self.fan_outs = require_one_kind(graph, self.fan_outs)
         self.seed = _read_seed(seed)
+        self._arranged: Arranged | None = None
         self._start()
 
     def _start(self) -> None:
@@ -89,26 +139,46 @@ class NeighborSampler:
 
     @outside_graphs
     def sample(
-        self, seeds: Any, *, number: int | None = None, threads: int | None = None
+        self,
+        seeds: Any,
+        *,
+        times: Any = None,
+        exclude: Any = None,
+        number: int | None = None,
+        threads: int | None = None,
     ) -> NeighborSample:
         """The blocks around `seeds`, node ids of any integer dtype; repeated ones count once.
 
-        `number` says which sample of this sampler it is, and so which random numbers it gets; samples
-        are counted from 0 where it is left out. `threads` defaults to PyTorch's.
+        `times` are the moments of the seeds, those of their nodes where they are left out. Edges whose
+        ids are in `exclude` are not followed. `number` says which sample of this sampler it is, and so
+        which random numbers it gets; samples are counted from 0 where it is left out. `threads` defaults
+        to PyTorch's. In disjoint samples every seed counts, also where it repeats.
         """
-        graph = self.graph
-        index = graph.by_target()
         given = self.require_seeds(seeds)
+        moments = read_seed_times(self.rule, given, times)
+        self._require_trees(given)
         number = next(self._numbers) if number is None else number
         threads = _choose_threads(threads)
-        held = _held_tensors(index, needs_relations=self._fans.shape[1] > 1)
         if not can_use_kernels("neighbor sampling"):
-            return self.sample_plainly(given, number)
+            return self.sample_plainly(given, number, times=moments, exclude=exclude)
+        excluded = given[:0] if exclude is None else find_positions(self.graph, exclude)
+        drawing = _Drawing(given, moments, excluded, _as_signed(self._key_of(number)), threads)
+        arranged = self._arrange()
         memory = self._idle.pop() if self._idle else self._make_memory()
         try:
-            if held is None:
-                return self._sample_from_disk(memory, index, given, number, threads)
-            return self._sample(memory, held, given, number, threads)
+            seed_rows = torch.empty_like(given)
+            draw = self._draw_from_disk if arranged is None else self._draw
+            counts = draw(memory, drawing, seed_rows)
+            return collect_sample(
+                memory,
+                self.graph,
+                seed_rows,
+                number,
+                counts,
+                resample=self.resample,
+                disjoint=self.rule.disjoint,
+                allocate=self._allocate,
+            )
         finally:
             self._idle.append(memory)
 
@@ -131,66 +201,83 @@ class NeighborSampler:
                 raise SeedRangeError(int(given[position]), position, nodes)
         return given.to(self.graph.index_dtype).contiguous()
 
-    def _sample(
-        self,
-        memory: SamplingMemory,
-        held: tuple[torch.Tensor, torch.Tensor, torch.Tensor | None],
-        seeds: torch.Tensor,
-        number: int,
-        threads: int,
-    ) -> NeighborSample:
-        hops = len(self.fan_outs)
-        seed_rows = torch.empty_like(seeds)
-        counts = torch.empty(1 + 2 * hops, dtype=torch.int64, device="cpu")
+    def _require_trees(self, seeds: torch.Tensor) -> None:
+        if self.rule.disjoint and seeds.numel() * self.graph.num_nodes > _MOST:
+            raise SamplingError(
+                f"{seeds.numel():,} trees of {self.graph.num_nodes:,} nodes are more than can be counted: "
+                "lower the number of seeds."
+            )
+
+    def _arrange(self) -> Arranged | None:
+        """What is known of candidates in memory; `None` where the graph lies on disk."""
+        index, is_relational = self.graph.by_target(), self._fans.shape[1] > 1
+        if _held_tensors(index, needs_relations=is_relational) is None:
+            return None
+        if self._arranged is None:
+            self._arranged = self.rule.arrange(self.graph, by_relation=is_relational)
+        return self._arranged
+
+    def _draw(
+        self, memory: SamplingMemory, drawing: _Drawing, seed_rows: torch.Tensor
+    ) -> list[int]:
+        """All hops in one call; the seeds, then nodes and edges after each hop."""
+        held = _held_tensors(self.graph.by_target(), needs_relations=self._fans.shape[1] > 1)
+        assert held is not None
+        assert self._arranged is not None
+        counts = torch.empty(1 + 2 * len(self.fan_outs), dtype=torch.int64, device="cpu")
         status = memory.kernel.sample(
             memory.address,
             *held,
-            seeds,
+            *self._arranged,
+            drawing.seeds,
+            drawing.times,
+            drawing.excluded,
             seed_rows,
             self._fans,
             self._widths,
             counts,
-            self.replace,
+            *self.rule.numbers,
             self.resample,
-            _as_signed(self._key_of(number)),
-            threads,
+            self.rule.disjoint,
+            drawing.key,
+            drawing.threads,
         )
         self._require_sampled(-1 if status > 0 else status)
-        return self._collect(memory, seed_rows, number, counts.tolist())
+        return [*map(int, counts.tolist())]
 
-    def _sample_from_disk(
-        self,
-        memory: SamplingMemory,
-        index: TargetIndex,
-        seeds: torch.Tensor,
-        number: int,
-        threads: int,
-    ) -> NeighborSample:
+    def _draw_from_disk(
+        self, memory: SamplingMemory, drawing: _Drawing, seed_rows: torch.Tensor
+    ) -> list[int]:
         """Hop by hop: read the targets' rows, draw, read the neighbors that were drawn, relabel."""
-        kernel, sampler = memory.kernel, memory.address
-        key = _as_signed(self._key_of(number))
-        seed_rows, targets = (
-            torch.empty_like(seeds),
-            torch.empty(2, dtype=torch.int64, device="cpu"),
-        )
+        kernel, sampler, rule = memory.kernel, memory.address, self.rule
+        seeds, threads = drawing.seeds, drawing.threads
+        targets = torch.empty(2, dtype=torch.int64, device="cpu")
         hops = len(self.fan_outs)
-        counts = [self._require_sampled(kernel.start(sampler, seeds, seed_rows, hops, threads))]
+        started = kernel.start(sampler, seeds, seed_rows, hops, rule.disjoint, threads)
+        counts = [self._require_sampled(started)]
         for hop, fan in enumerate(self.fan_outs):
             kernel.start_hop(sampler, hop, self.resample, targets)
             first, count = targets.tolist()
             nodes = seeds.new_empty(count)
             kernel.copy_nodes(sampler, first, nodes)
-            rows = read_rows(index, nodes, needs_relations=len(fan) > 1)
-            edges = self._require_sampled(
-                kernel.draw_hop(
-                    sampler, hop, *rows, self._fans[hop], len(fan), self.replace, key, threads
-                )
+            drawn = kernel.draw_hop(
+                sampler,
+                hop,
+                *read_rows(self.graph, rule, nodes, by_relation=len(fan) > 1),
+                drawing.times,
+                drawing.excluded,
+                self._fans[hop],
+                len(fan),
+                *rule.numbers,
+                drawing.key,
+                threads,
             )
-            positions = seeds.new_empty(edges)
+            positions = seeds.new_empty(self._require_sampled(drawn))
             kernel.copy_positions(sampler, hop, positions)
-            sources = index.sources[positions]
-            counts += [self._require_sampled(kernel.relabel_hop(sampler, hop, sources)), edges]
-        return self._collect(memory, seed_rows, number, counts)
+            sources = self.graph.by_target().sources[positions]
+            met = self._require_sampled(kernel.relabel_hop(sampler, hop, sources))
+            counts += [met, positions.shape[0]]
+        return counts
 
     def _require_sampled(self, status: int) -> int:
         """What a step of the kernel counted; its error where that is negative."""
@@ -209,99 +296,27 @@ class NeighborSampler:
             "  Lower the fan-outs or the number of seeds, or make the graph with int64 indexes."
         )
 
-    def _collect(
-        self,
-        memory: SamplingMemory,
-        seed_rows: torch.Tensor,
-        number: int,
-        counts: list[int],
+    def sample_plainly(
+        self, seeds: Any, number: int, *, times: Any = None, exclude: Any = None
     ) -> NeighborSample:
-        """Copy the sample out of the kernel's memory, into tensors that share one allocation."""
-        hops, index = len(self.fan_outs), self.graph.by_target()
-        seeds, nodes, edges = counts[0], [counts[0], *counts[1::2]], counts[2::2]
-        firsts = [0] * hops if self.resample else [0, *nodes[: hops - 1]][:hops]
-        targets = [known - first for known, first in zip(nodes[:hops], firsts, strict=True)]
-        parts = hops if self.resample else min(hops, 1)
-        needed = nodes[-1] + sum(targets) + parts + 2 * sum(edges)
-        arena = _Arena(self._allocate(needed))
-        all_nodes = arena.take(nodes[-1])
-        memory.kernel.copy_nodes(memory.address, 0, all_nodes)
-        blocks: list[Block] = []
-        if self.resample:
-            for hop in range(hops):
-                pointers, sources, positions = (
-                    arena.take(count) for count in (targets[hop] + 1, edges[hop], edges[hop])
-                )
-                pointers[0] = 0
-                memory.kernel.copy_hop(memory.address, hop, 0, pointers[1:], sources, positions)
-                blocks.append(
-                    Block(
-                        all_nodes[: nodes[hop + 1]], nodes[hop], pointers, sources, positions, index
-                    )
-                )
-        elif hops:
-            pointers, sources, positions = (
-                arena.take(count) for count in (nodes[hops - 1] + 1, sum(edges), sum(edges))
-            )
-            pointers[0] = 0
-            stop = 0
-            for hop in range(hops):
-                start, stop = stop, stop + edges[hop]
-                memory.kernel.copy_hop(
-                    memory.address,
-                    hop,
-                    start,
-                    pointers[1 + firsts[hop] : 1 + nodes[hop]],
-                    sources[start:stop],
-                    positions[start:stop],
-                )
-                blocks.append(
-                    Block(
-                        all_nodes[: nodes[hop + 1]],
-                        nodes[hop],
-                        pointers[: nodes[hop] + 1],
-                        sources[:stop],
-                        positions[:stop],
-                        index,
-                    )
-                )
-        return NeighborSample(all_nodes[:seeds], seed_rows, blocks[::-1], number)
-
-    def sample_plainly(self, seeds: Any, number: int) -> NeighborSample:
         """The same sample in plain Python: where there is no compiler, and to compare with."""
-        index, key = self.graph.by_target(), self._key_of(number)
-        seeds = self.require_seeds(seeds)
-        given = seeds.tolist()
+        given = self.require_seeds(seeds)
+        moments = read_seed_times(self.rule, given, times)
+        excluded = [] if exclude is None else find_positions(self.graph, exclude).tolist()
+        request = Request(
+            self.fan_outs,
+            self.rule,
+            self._key_of(number),
+            self.resample,
+            None if moments is None else moments.tolist(),
+            frozenset(excluded),
+        )
+        kinds = {"resample": self.resample, "disjoint": self.rule.disjoint}
         try:
-            nodes, hops = sample_plainly(
-                index, given, self.fan_outs, key, replace=self.replace, resample=self.resample
-            )
+            pairs, hops = sample_plainly(self.graph, given.tolist(), request)
         except OverflowError as error:
             raise self._too_many_edges() from error
-        all_nodes = seeds.new_tensor(nodes)
-        rows = {node: row for row, node in enumerate(dict.fromkeys(given))}
-        blocks: list[Block] = []
-        pointers, sources, positions = [0], list[int](), list[int]()
-        for hop in hops:
-            if self.resample:
-                pointers, sources, positions = [0], [], []
-            base = len(sources)
-            pointers = pointers + [base + each for each in hop.pointers[1:]]
-            sources, positions = sources + hop.sources, positions + hop.positions
-            count = max(sources, default=-1) + 1
-            known = len(pointers) - 1
-            blocks.append(
-                Block(
-                    all_nodes[: max(known, count)],
-                    known,
-                    seeds.new_tensor(pointers),
-                    seeds.new_tensor(sources),
-                    seeds.new_tensor(positions),
-                    index,
-                )
-            )
-        seed_rows = seeds.new_tensor([rows[each] for each in given])
-        return NeighborSample(all_nodes[: len(rows)], seed_rows, blocks[::-1], number)
+        return collect_plainly(self.graph, given.tolist(), pairs, hops, number, **kinds)
 
     def _allocate(self, count: int) -> torch.Tensor:
         dtype = self.graph.index_dtype
@@ -310,7 +325,7 @@ class NeighborSampler:
         return self._pool.take(count * dtype.itemsize).tensor(dtype, (count,))
 
     def __getstate__(self) -> dict[str, Any]:
-        names = ("graph", "replace", "resample", "fan_outs", "seed")
+        names = ("graph", "replace", "resample", "rule", "fan_outs", "seed", "_arranged")
         return {name: getattr(self, name) for name in names}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -320,17 +335,6 @@ class NeighborSampler:
     def __repr__(self) -> str:
         fans = [each[0] if len(each) == 1 else each for each in self.fan_outs]
         return f"NeighborSampler({self.graph!r}, {fans}, seed={self.seed})"
-
-
-class _Arena:
-    """One allocation, dealt out front to back."""
-
-    def __init__(self, memory: torch.Tensor) -> None:
-        self._memory, self._used = memory, 0
-
-    def take(self, count: int) -> torch.Tensor:
-        start, self._used = self._used, self._used + count
-        return self._memory[start : self._used]
 
 
 def _held_tensors(
