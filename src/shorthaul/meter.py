@@ -46,12 +46,12 @@ class Meter:
     time so far.
     """
 
-    moved: dict[tuple[str, str, str], Tally] = field(default_factory=dict)
-    kept_bytes: dict[str, int] = field(default_factory=dict)
-    peak_kept_bytes: int = 0
-    stall_seconds: dict[str, float] = field(default_factory=dict)
-    launches: Counter[str] = field(default_factory=Counter)
-    compiles: Counter[str] = field(default_factory=Counter)
+    moved: dict[tuple[str, str, str], Tally] = field(default_factory=dict)  # by (from, to, why)
+    kept_bytes: dict[str, int] = field(default_factory=dict)  # by what for
+    peak_kept_bytes: int = 0  # the largest sum so far
+    stall_seconds: dict[str, float] = field(default_factory=dict)  # by what was waited for
+    launches: Counter[str] = field(default_factory=Counter)  # by kernel
+    compiles: Counter[str] = field(default_factory=Counter)  # by kernel
     _began_at: float = field(default_factory=time.perf_counter, repr=False)
     _seconds: float | None = field(default=None, repr=False)  # None inside the block
     _peak_bytes: int | None = field(default=None, repr=False)
@@ -92,7 +92,13 @@ class Meter:
     def bytes_between(
         self, source: str | None = None, target: str | None = None, why: str | None = None
     ) -> int:
-        """Bytes moved from `source` to `target` because of `why`; `None` matches anything."""
+        """Bytes moved, by their road and reason.
+
+        Args:
+            source: Where they came from; None (default) for anywhere.
+            target: Where they went; None (default) for anywhere.
+            why: What for; None (default) for anything.
+        """
         wanted = (source, target, why)
         return sum(
             tally.bytes

@@ -35,6 +35,13 @@ def test_large_modules_functions_and_packages_are_measured(tmp_path: Path) -> No
     }
 
 
+def test_a_module_is_measured_without_its_docstrings(tmp_path: Path) -> None:
+    path = tmp_path / "jit" / "kernel.py"
+    _write(path, lines=400)
+    path.write_text('"""Words.\n\nMore."""\n' + path.read_text() + 'def f():\n    """Words."""\n')
+    assert measure(tmp_path) == {"lines of jit/kernel.py": 401}  # the line of `def` alone
+
+
 def test_a_function_is_measured_without_its_docstring(tmp_path: Path) -> None:
     path = tmp_path / "kernel.py"
     path.write_text('def work():\n    """Words.\n' + "\n" * 60 + '    """\n    call()\n')

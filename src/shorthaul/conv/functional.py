@@ -68,7 +68,7 @@ def conv1d(
     tune: bool = False,
     out: Tensor | None = None,
 ) -> Tensor:
-    """1-D convolution of (N, C, L) or (C, L); see `conv2d` for the arguments.
+    """1-D convolution of (N, C, L) or (C, L). Its arguments are those of `conv2d`.
 
     >>> conv1d(torch.ones(1, 1, 5), torch.ones(1, 1, 3), padding="same")
     tensor([[[2., 3., 3., 3., 2.]]])
@@ -95,16 +95,29 @@ def conv2d(
 ) -> Tensor:
     """2-D convolution of (N, C, H, W) or (C, H, W): activation(input * weight + bias + residual).
 
-    `padding` is one number, one per dimension, a (low, high) pair per dimension, `"same"` or
-    `"valid"`; `padding_mode` one of zeros, reflect, replicate, circular, symmetric. `activation` is
-    one of relu, relu6, hardswish, silu, gelu, sigmoid, tanh. `residual` has the output's shape.
-    `exact=False` allows arithmetic with a larger rounding error: row-wise Winograd on the CPU, TF32
-    in the generated CUDA kernels. `tune=True` measures the kernels that could do it at this size,
-    once; the fastest is remembered for this processor. `out` receives the result and must have its
-    shape and dtype; it is for inference, and saves the page faults of a fresh output.
-
     >>> conv2d(torch.ones(1, 2, 4, 4), torch.ones(3, 2, 3, 3), stride=2, padding=1).shape
     torch.Size([1, 3, 2, 2])
+
+    Args:
+        input: The images, with or without the batch dimension.
+        weight: (out_channels, C / groups, kernel height, kernel width).
+        bias: (out_channels,), or None for none (default).
+        stride: Step between windows: one number, or one per dimension (default 1).
+        padding: One number, one per dimension, a (low, high) pair per dimension, `"same"` or
+            `"valid"` (default 0).
+        dilation: Step between the taps of the kernel: one number, or one per dimension (default 1).
+        groups: Groups of channels that are convolved apart (default 1).
+        padding_mode: `"zeros"` (default), `"reflect"`, `"replicate"`, `"circular"` or
+            `"symmetric"`.
+        activation: Applied to the output in the same pass: `"relu"`, `"relu6"`, `"hardswish"`,
+            `"silu"`, `"gelu"`, `"sigmoid"`, `"tanh"`, or None (default).
+        residual: Added before the activation; it has the output's shape. None by default.
+        exact: False allows arithmetic with a larger rounding error: row-wise Winograd on the CPU,
+            TF32 in the generated CUDA kernels (default True).
+        tune: Measure the kernels that apply to this size, once; the fastest is remembered for this
+            processor (default False).
+        out: Receives the result, in place of a fresh tensor; it has the output's shape and dtype.
+            For inference only: it has no gradient. None by default.
     """
     written = (stride, padding, dilation, groups, padding_mode, activation, exact)
     return _run(2, input, weight, bias, written, residual, out, tune)
@@ -126,7 +139,7 @@ def conv3d(
     tune: bool = False,
     out: Tensor | None = None,
 ) -> Tensor:
-    """3-D convolution of (N, C, D, H, W) or (C, D, H, W); see `conv2d` for the arguments.
+    """3-D convolution of (N, C, D, H, W) or (C, D, H, W). Its arguments are those of `conv2d`.
 
     >>> conv3d(torch.ones(1, 1, 3, 3, 3), torch.ones(1, 1, 3, 3, 3)).item()
     27.0

@@ -126,21 +126,39 @@ class WindowOrderLayer(nn.Module):
 
 
 class Conv1d(WindowOrderLayer, nn.Conv1d):
-    """`torch.nn.Conv1d` by shorthaul's kernels."""
+    """`torch.nn.Conv1d` by shorthaul's kernels. Its arguments are those of `Conv2d`."""
 
     dimensions = 1
     convolve = staticmethod(conv1d)
 
 
 class Conv2d(WindowOrderLayer, nn.Conv2d):
-    """`torch.nn.Conv2d` by shorthaul's kernels."""
+    """`torch.nn.Conv2d` by shorthaul's kernels.
+
+    Args:
+        in_channels: Channels of the input.
+        out_channels: Channels of the output.
+        kernel_size: One number, or one per dimension.
+        stride: Step between windows: one number, or one per dimension (default 1).
+        padding: One number, one per dimension, a (low, high) pair per dimension, `"same"` or
+            `"valid"` (default 0).
+        dilation: Step between the taps of the kernel (default 1).
+        groups: Groups of channels that are convolved apart (default 1).
+        bias: Whether the layer has a bias (default True).
+        padding_mode: As in `sh.conv2d` (default `"zeros"`).
+        device: Where the parameters lie; None takes PyTorch's default.
+        dtype: Of the parameters; None takes PyTorch's default.
+        activation: Applied to the output in the same pass, as in `sh.conv2d`; None by default.
+        exact: False allows arithmetic with a larger rounding error (default True).
+        tune: Measure the kernels at the first call of each size (default False).
+    """
 
     dimensions = 2
     convolve = staticmethod(conv2d)
 
 
 class Conv3d(WindowOrderLayer, nn.Conv3d):
-    """`torch.nn.Conv3d` by shorthaul's kernels."""
+    """`torch.nn.Conv3d` by shorthaul's kernels. Its arguments are those of `Conv2d`."""
 
     dimensions = 3
     convolve = staticmethod(conv3d)

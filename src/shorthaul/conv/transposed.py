@@ -45,7 +45,10 @@ def conv_transpose1d(
     groups: int = 1,
     dilation: Integers = 1,
 ) -> Tensor:
-    """`torch.nn.functional.conv_transpose1d` by the generated kernels."""
+    """`torch.nn.functional.conv_transpose1d` by the generated kernels.
+
+    Its arguments are those of `conv_transpose2d`.
+    """
     return _transpose(1, input, weight, bias, stride, padding, output_padding, groups, dilation)
 
 
@@ -59,7 +62,19 @@ def conv_transpose2d(
     groups: int = 1,
     dilation: Integers = 1,
 ) -> Tensor:
-    """`torch.nn.functional.conv_transpose2d` by the generated kernels."""
+    """`torch.nn.functional.conv_transpose2d` by the generated kernels.
+
+    Args:
+        input: The images, (N, C, H, W) or (C, H, W).
+        weight: (C, out_channels / groups, kernel height, kernel width).
+        bias: (out_channels,), or None for none (default).
+        stride: Step between windows of the output: one number, or one per dimension (default 1).
+        padding: What the output lacks at each side: one number, or one per dimension (default 0).
+        output_padding: Rows and columns that the output has beyond that, at its far side (default
+            0).
+        groups: Groups of channels that are convolved apart (default 1).
+        dilation: Step between the taps of the kernel: one number, or one per dimension (default 1).
+    """
     return _transpose(2, input, weight, bias, stride, padding, output_padding, groups, dilation)
 
 
@@ -73,7 +88,10 @@ def conv_transpose3d(
     groups: int = 1,
     dilation: Integers = 1,
 ) -> Tensor:
-    """`torch.nn.functional.conv_transpose3d` by the generated kernels."""
+    """`torch.nn.functional.conv_transpose3d` by the generated kernels.
+
+    Its arguments are those of `conv_transpose2d`.
+    """
     return _transpose(3, input, weight, bias, stride, padding, output_padding, groups, dilation)
 
 

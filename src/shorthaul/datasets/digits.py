@@ -20,8 +20,8 @@ class Digits:
     images: torch.Tensor  # (1797, 1, 8, 8) float32 from 0 to 1
     labels: torch.Tensor  # (1797,) int64 from 0 to 9
     train: torch.Tensor  # positions, ascending; the two parts share none
-    test: torch.Tensor
-    num_classes: int = 10
+    test: torch.Tensor  # positions, ascending
+    num_classes: int = 10  # one per digit
 
     def __repr__(self) -> str:
         return f"Digits({len(self.labels):,} images, {self.num_classes} classes)"
@@ -34,6 +34,10 @@ class Digits:
         >>> images, labels = next(digits().batches(32))
         >>> images.shape, labels.shape
         (torch.Size([32, 1, 8, 8]), torch.Size([32]))
+
+        Args:
+            batch_size: Images of a batch.
+            seed: Decides the order (default 0).
         """
         if batch_size < 1:
             raise DatasetError(f"batch_size must be at least 1, got {batch_size}.")

@@ -26,9 +26,9 @@ NODE_TYPES = ("module", "class", "function", "attribute", "name")
 class Relation(NamedTuple):
     """An edge type: `name` alone is not unique, the three together are."""
 
-    source: str
-    name: str
-    target: str
+    source: str  # type of the nodes where edges begin
+    name: str  # such as calls
+    target: str  # type of the nodes where they end
 
 
 # Every edge type of every graph, in the order of their ids, also where a small graph has none.

@@ -43,18 +43,18 @@ class PythonGraph:
     order of `relations`, and sorted by source within one. No edge occurs twice.
     """
 
-    node_types: tuple[str, ...]
-    nodes_per_type: tuple[int, ...]
+    node_types: tuple[str, ...]  # names
+    nodes_per_type: tuple[int, ...]  # in the same order
     node_names: tuple[str, ...]  # such as `asyncio.events:Handle.cancel`
     relations: tuple[Relation, ...]  # (source type, name, target type), indexed by `edge_type`
     edge_index: torch.Tensor  # (2, edges) int64: source ids, target ids
     edge_type: torch.Tensor  # (edges,) int64, ascending
     features: torch.Tensor  # (nodes, 64) float32
     labels: torch.Tensor  # (nodes,) int64; -1 where a node is not a function
-    class_names: tuple[str, ...]
+    class_names: tuple[str, ...]  # indexed by `labels`
     train: torch.Tensor  # ids of labeled nodes, ascending; the three parts share none
-    validation: torch.Tensor
-    test: torch.Tensor
+    validation: torch.Tensor  # as `train`
+    test: torch.Tensor  # as `train`
 
     @property
     def num_nodes(self) -> int:
@@ -113,6 +113,11 @@ class PythonGraph:
         >>> callers, called = graph.edges_of("function", "calls", "function")
         >>> bool((graph.labels[called] >= 0).all())
         True
+
+        Args:
+            source: Type of the nodes where they begin.
+            name: Of the relation.
+            target: Type of the nodes where they end.
         """
         wanted = Relation(source, name, target)
         if wanted not in self.relations:

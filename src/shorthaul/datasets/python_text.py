@@ -45,7 +45,7 @@ class PythonText:
 
     train: torch.Tensor  # (bytes,) uint8
     held_out: torch.Tensor  # (bytes,) uint8
-    vocabulary: int = 256
+    vocabulary: int = 256  # a token is a byte
 
     def batches(
         self, batch_size: int, length: int, steps: int, *, seed: int = 0
@@ -57,6 +57,12 @@ class PythonText:
         (8, 64) True
 
         The same seed gives the same batches; the global random state is left alone.
+
+        Args:
+            batch_size: Rows of a batch.
+            length: Tokens of a row.
+            steps: Number of batches.
+            seed: Decides where rows begin (default 0).
         """
         _require_window(self.train, batch_size, length, "train")
         generator = torch.Generator().manual_seed(seed)
@@ -73,7 +79,12 @@ class PythonText:
     def held_out_batches(
         self, batch_size: int, length: int
     ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        """The held-out part once, in order, in windows that do not overlap; the last batch may be smaller."""
+        """The held-out part once, in order, in windows that do not overlap; the last batch may be smaller.
+
+        Args:
+            batch_size: Rows of a batch.
+            length: Tokens of a row.
+        """
         _require_window(self.held_out, batch_size, length, "held_out")
         starts = torch.arange(
             0, self.held_out.numel() - length, length, dtype=torch.int64, device="cpu"

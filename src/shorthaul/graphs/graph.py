@@ -67,13 +67,13 @@ class RelationalGraph:
     use. Make one with `from_edges`, `from_typed_edges`, `read`, `open`, `from_pyg` or `from_dgl`.
     """
 
-    node_types: tuple[str, ...]
-    nodes_per_type: tuple[int, ...]
-    relations: tuple[Relation, ...]
+    node_types: tuple[str, ...]  # names, in the order of the node ids
+    nodes_per_type: tuple[int, ...]  # in the same order
+    relations: tuple[Relation, ...]  # in the order of their numbers
     source: torch.Tensor  # (E,) global ids, int32 or int64
     target: torch.Tensor  # (E,)
     relation: torch.Tensor  # (E,) positions in `relations`
-    node_names: Sequence[str] | None = None
+    node_names: Sequence[str] | None = None  # one for each node
     skipped_lines: int = 0  # malformed ones, of the file it was read from with strict=False
     node_data: Mapping[str, torch.Tensor] = field(default_factory=dict)  # a row for each node
     edge_data: Mapping[str, EdgeRows] = field(default_factory=dict)  # .. edge, or by relation
@@ -102,9 +102,20 @@ class RelationalGraph:
     ) -> RelationalGraph:
         """A graph from global node ids and relation numbers, one of each per edge.
 
-        Counts that are left out are one more than the largest number that occurs. `relations` names
-        the relations, as words or as (source type, name, target type); types need `nodes_per_type`,
-        whose order is the order of the node ids. Without `relation`, all edges have the same.
+        Args:
+            source: Where each edge begins.
+            target: Where each edge ends.
+            relation: The relation of each edge; None (default) where all have the same.
+            num_nodes: None (default) takes one more than the largest id.
+            num_relations: None (default) takes one more than the largest number.
+            relations: Names, as words or as (source type, name, target type); None (default) for
+                none.
+            nodes_per_type: Number of nodes of each type, in the order of the node ids; None
+                (default) for one type.
+            node_names: A name for each node; None (default) for none.
+            index_dtype: `torch.int32` or `torch.int64`; None (default) takes the smaller one that
+                fits.
+            skipped_lines: Malformed lines of the file that the edges come from (default 0).
         """
         ends = read_numbers(source, "source"), read_numbers(target, "target")
         kind = read_relation_numbers(relation, ends[0])
@@ -127,11 +138,16 @@ class RelationalGraph:
     def from_edge_index(
         cls, edge_index: Any, edge_type: Any = None, **options: Any
     ) -> RelationalGraph:
-        """A graph from PyG's `edge_index` (2, edges) and `edge_type`; options as in `from_edges`.
+        """A graph from PyG's tensors.
 
         >>> edge_index = torch.tensor([[0, 1], [1, 2]])
         >>> RelationalGraph.from_edge_index(edge_index, torch.tensor([0, 1]), num_nodes=5)
         RelationalGraph(5 nodes, 2 edges, 2 relations)
+
+        Args:
+            edge_index: (2, edges).
+            edge_type: The relation of each edge; None (default) where all have the same.
+            options: Further arguments of `from_edges`.
         """
         return cls.from_edges(*split_edge_index(edge_index), edge_type, **options)
 
@@ -153,6 +169,14 @@ class RelationalGraph:
         ... )
         >>> graph.target.tolist()  # papers come after the two authors
         [4, 4]
+
+        Args:
+            edges: (2, edges) for each relation.
+            nodes_per_type: Number of nodes of each type; None (default) takes one more than the
+                largest id of each.
+            node_names: A name for each node, in the order of the types; None (default) for none.
+            index_dtype: `torch.int32` or `torch.int64`; None (default) takes the smaller one that
+                fits.
         """
         local = {read_relation_name(key): split_edge_index(edges[key], str(key)) for key in edges}
         ends = {
@@ -188,12 +212,13 @@ class RelationalGraph:
     def read(cls, path: Any, format: str | None = None, **options: Any) -> RelationalGraph:
         """The graph in a file or folder: N-Triples, integer triples, OpenKE, edge lists, npy, OGB.
 
-        `format` is one of `n_triples`, `triples`, `open_ke`, `edge_list`, `npy_pairs` and `ogb`, and
-        is found out where it is left out. Options are those of the reader (docs/graphs.md lists
-        them); `strict=False` skips malformed lines instead of raising. A mapping of relations to
-        files of pairs makes a graph with types::
-
-            RelationalGraph.read({("author", "writes", "paper"): "writes.txt"})
+        Args:
+            path: File or folder. A mapping of relations to files of pairs makes a graph with types:
+                `{("author", "writes", "paper"): "writes.txt"}`.
+            format: `"n_triples"`, `"triples"`, `"open_ke"`, `"edge_list"`, `"npy_pairs"` or
+                `"ogb"`; None (default) finds out.
+            options: Those of the reader (docs/graphs.md lists them); `strict=False` skips malformed
+                lines instead of raising.
         """
         graph: RelationalGraph = DOORS["read_graph"](path, format, **options)
         return graph
@@ -203,6 +228,11 @@ class RelationalGraph:
 
         `indexes` are some of `relation`, `target`, `source`, `pairs_source` and `pairs_target`; those
         that were built so far, and `target`, where it is left out.
+
+        Args:
+            folder: Where to write; made if it is not there.
+            indexes: Some of `relation`, `target`, `source`, `pairs_source` and `pairs_target`; None
+                (default) for those that were built so far, and `target`.
         """
         return DOORS["save_graph"](self, folder, indexes)
 
@@ -211,14 +241,24 @@ class RelationalGraph:
         """A graph that was saved, without reading it: its tensors and indexes stay on disk.
 
         They are unified tensors, read by rows as a sampler asks for them. An index that was not
-        saved is built, in memory, at its first use. `in_memory=True` reads everything now.
+        saved is built, in memory, at its first use.
+
+        Args:
+            folder: What `save` wrote.
+            in_memory: Whether everything is read now (default False).
         """
         graph: RelationalGraph = DOORS["open_graph"](folder, in_memory=in_memory)
         return graph
 
     @classmethod
     def from_pyg(cls, data: Any, index_dtype: torch.dtype | None = None) -> RelationalGraph:
-        """The structure of PyG's `Data` (and its `edge_type`) or `HeteroData`."""
+        """The structure of PyG's `Data` (and its `edge_type`) or `HeteroData`.
+
+        Args:
+            data: `Data` or `HeteroData`.
+            index_dtype: `torch.int32` or `torch.int64`; None (default) takes the smaller one that
+                fits.
+        """
         graph: RelationalGraph = DOORS["graph_from_pyg"](data, index_dtype)
         return graph
 
@@ -230,7 +270,15 @@ class RelationalGraph:
     def from_dgl(
         cls, graph: Any, edge_type: Any = None, index_dtype: torch.dtype | None = None
     ) -> RelationalGraph:
-        """The structure of a DGL graph; `edge_type` as a tensor or a name in its edge data."""
+        """The structure of a DGL graph.
+
+        Args:
+            graph: The DGL graph.
+            edge_type: The relation of each edge: a tensor, or a name in the graph's edge data; None
+                (default) takes the graph's types.
+            index_dtype: `torch.int32` or `torch.int64`; None (default) takes the smaller one that
+                fits.
+        """
         made: RelationalGraph = DOORS["graph_from_dgl"](graph, edge_type, index_dtype)
         return made
 
@@ -328,8 +376,13 @@ class RelationalGraph:
         >>> timed.node_data["time"].tolist(), timed.edge_data["weight"].tolist()
         ([7, 8, 9], [0.5, 2.0])
 
-        Tensors may lie on disk. Those of edges follow the edge ids, or map relations to rows for each
-        of their edges; those of nodes may map types to whole numbers, such as times.
+        Tensors may lie on disk.
+
+        Args:
+            nodes: A tensor by name, with a row for each node, or a mapping of types to whole
+                numbers, such as times; None (default) for none.
+            edges: A tensor by name, in the order of the edge ids, or a mapping of relations to rows
+                for each of their edges; None (default) for none.
         """
         types = dict(zip(self.node_types, self.nodes_per_type, strict=True))
         return replace(

@@ -20,6 +20,10 @@ class NodeNames(Sequence[str]):
     ('Zürich', 3, 0)
 
     Bytes that are no UTF-8 are shown as replacement characters.
+
+    Args:
+        text: (bytes,) uint8.
+        offsets: (names + 1,) int64.
     """
 
     def __init__(self, text: torch.Tensor, offsets: torch.Tensor) -> None:
@@ -66,6 +70,11 @@ class NodeNames(Sequence[str]):
         """The number of the node with this name; `ValueError` where none has it.
 
         The first call makes a dictionary of all names, which the others use.
+
+        Args:
+            name: What to look for.
+            start: The first number to accept (default 0).
+            stop: The number after the last one; None (default) for all.
         """
         if self._positions is None:
             text, offsets = self._bytes(0, int(self.text.shape[0])), as_plain(self.offsets).tolist()

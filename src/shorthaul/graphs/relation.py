@@ -16,9 +16,9 @@ class Relation(NamedTuple):
     Relation(source_type='paper', name='writes_reversed', target_type='author')
     """
 
-    source_type: str
-    name: str
-    target_type: str
+    source_type: str  # of the nodes where edges begin
+    name: str  # such as writes
+    target_type: str  # of the nodes where they end
 
     def reversed(self) -> Relation:
         """The relation of the same edges when they are followed backwards."""

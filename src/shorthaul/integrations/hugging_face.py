@@ -27,11 +27,15 @@ _log = logging.getLogger("shorthaul")
 class ShorthaulCallback(TrainerCallback):
     """Offloads what autograd saves in each training step of a `Trainer`; gradients are bit-equal.
 
-    `memory` is what the whole process may have, such as "8GiB": parameters, gradients, optimizer states
-    and what is resident when training begins are taken off, the rest is the budget of live
-    activations. Without `memory` and `budget` everything leaves memory. Other knobs are those of
-    `sh.offload_activations`. The model is not touched: it is the training step that is run inside of
-    the context. What was kept, written and waited for goes into the trainer's logs.
+    The model is not touched: it is the training step that is run inside of the context. What was kept,
+    written and waited for goes into the trainer's logs.
+
+    Args:
+        memory: What the whole process may have, such as `"8GiB"`: parameters, gradients, optimizer
+            states and what is resident when training begins are taken off, the rest is the budget
+            of live activations. None (default), without a `budget`, lets everything leave memory.
+        directory: A directory on a disk; None (default) takes the scratch setting.
+        knobs: Further arguments of `sh.offload_activations`.
     """
 
     def __init__(
@@ -54,7 +58,13 @@ class ShorthaulCallback(TrainerCallback):
     def on_train_begin(
         self, args: Any, state: Any, control: Any, model: Any = None, **others: Any
     ) -> None:
-        """Open the context, and run the trainer's steps inside of it."""
+        """Open the context, and run the trainer's steps inside of it.
+
+        Args:
+            args, state, control: As every `TrainerCallback` gets them.
+            model: The model in training (default None).
+            others: Not used.
+        """
         del args, state, control
         self._end()  # of a training that was broken off outside of a step
         trainer = self._find_trainer()
@@ -77,14 +87,25 @@ class ShorthaulCallback(TrainerCallback):
         trainer.training_step = training_step
 
     def on_train_end(self, args: Any, state: Any, control: Any, **others: Any) -> None:
-        """Close the context, and say in one line what it did."""
+        """Close the context, and say in one line what it did.
+
+        Args:
+            args, state, control: As every `TrainerCallback` gets them.
+            others: Not used.
+        """
         del args, state, control, others
         self._end()
 
     def on_log(
         self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **others: Any
     ) -> None:
-        """Add what offloading did so far to what the trainer logs of training."""
+        """Add what offloading did so far to what the trainer logs of training.
+
+        Args:
+            args, state, control: As every `TrainerCallback` gets them.
+            logs: What the trainer logs; it is added to (default None).
+            others: Not used.
+        """
         del args, control, others
         if self.offload is None or logs is None or not {"loss", "train_loss"} & logs.keys():
             return

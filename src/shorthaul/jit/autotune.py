@@ -42,15 +42,15 @@ HOPELESS_RATIO = 1.5
 class Candidate:
     """A way of doing the work: its name, and a call that does it once."""
 
-    name: str
-    run: Callable[[], object]
+    name: str  # unique among the candidates
+    run: Callable[[], object]  # does the work once
 
 
 @dataclass(frozen=True)
 class Choice:
     """The candidate to use, and where that knowledge comes from."""
 
-    name: str
+    name: str  # of the candidate
     origin: str  # measured, remembered or default
     seconds: Mapping[str, float] = field(default_factory=dict)  # median of each that was measured
     failures: Mapping[str, str] = field(default_factory=dict)  # why each of the others was not
@@ -74,12 +74,16 @@ def autotune(
 ) -> Choice:
     """The fastest of `candidates` for `key` on this processor.
 
-    `key` says everything else that the ranking depends on, such as shapes, dtype and threads. Obeys
-    `settings.autotune`: `on` measures what is not remembered, `force` measures again, `off`
+    Obeys `settings.autotune`: `on` measures what is not remembered, `force` measures again, `off`
     measures nothing and takes what is remembered, else the first candidate. A remembered winner
     that is no longer among the candidates is measured again. A candidate that raises is left out,
-    and the choice keeps its reason; `TuningError` if all do. `on_progress` is called with each
-    candidate's name before it is measured.
+    and the choice keeps its reason; `TuningError` if all do.
+
+    Args:
+        key: Everything else that the ranking depends on, such as shapes, dtype and threads.
+        candidates: The ways of doing the work, the one to take without a measurement first.
+        directory: Where choices are remembered; None (default) takes the cache directory.
+        on_progress: Called with each candidate's name before it is measured; None by default.
     """
     names = [each.name for each in candidates]
     if not names or len(set(names)) != len(names):

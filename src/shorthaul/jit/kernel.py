@@ -41,7 +41,7 @@ _RETURN_CTYPES: dict[str, Any] = {
 
 
 class KernelFunction:
-    """One exported function, called with its tensors and numbers in order.
+    """One exported function, called with its tensors and numbers in order. Made by `load_kernel`.
 
     Dimensions and the thread count are filled in: `scale(x, 2.0, out)` calls
     `scale(x, factor, out, n, threads)`.
@@ -102,7 +102,7 @@ class KernelFunction:
 
 
 class Kernel:
-    """The functions of one shared object, as attributes."""
+    """The functions of one shared object, as attributes. Made by `load_kernel`."""
 
     def __init__(self, source: CppSource, entry: CacheEntry) -> None:
         self.source = source

@@ -56,13 +56,13 @@ _FIRST_ERROR = re.compile(r"^.*\berror:.*$", re.MULTILINE)
 class CacheEntry:
     """One kernel in the cache."""
 
-    name: str
-    digest: str
-    directory: Path
+    name: str  # of the source
+    digest: str  # of everything that changes the kernel
+    directory: Path  # where it lies
     size_bytes: int  # of everything that lies in `directory`
     sha256: str  # of the shared object
     used_at: float  # seconds since the epoch
-    compile_seconds: float
+    compile_seconds: float  # what it took
 
     @property
     def library(self) -> Path:
@@ -76,6 +76,11 @@ class KernelCache:
     >>> from shorthaul.jit.kernel_cache import KernelCache
     >>> [entry.name for entry in KernelCache().entries()]  # doctest: +SKIP
     ['fma_peak', 'uring']
+
+    Args:
+        directory: Where it lies; None (default) takes the cache directory of the settings.
+        limit_bytes: What it may hold before the kernels unused longest are deleted; None (default)
+            takes the setting.
     """
 
     def __init__(self, directory: Path | None = None, limit_bytes: int | None = None) -> None:
@@ -86,6 +91,10 @@ class KernelCache:
         """The entry for `source`, compiled now if it is not there or not whole.
 
         In a directory that cannot be written to, it is compiled in a private temporary one instead.
+
+        Args:
+            source: The kernel's text, functions and flags.
+            toolchain: The compiler, from `find_toolchain`.
         """
         try:
             return self._find_or_build_undisturbed(source, toolchain)

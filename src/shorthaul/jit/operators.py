@@ -219,20 +219,27 @@ def define_operator(
 ) -> Operator:
     """Define `shorthaul::<schema>` and return the operator.
 
-    `cpu` and `cuda` compute, from values as the caller gave them: a tuple may arrive as a tuple or
-    as the schema's list. `fake` returns empty tensors of the right shape, dtype and strides, from
-    shapes alone. An operator with a gradient has `setup_context(ctx, inputs, output)` and
-    `backward(ctx, *gradients)`, which itself is made of operators, so that it can be differentiated
-    and compiled again; one without raises where a gradient would have to pass. `vmap(info, in_dims,
-    *arguments)` is a batching rule as `torch.library.register_vmap` takes it; without one the batch
-    is run element by element. `jvp(arguments, tangents)` is the forward-mode derivative of an operator that
-    returns one tensor, made of operators as `backward` is: `tangents` has an entry per argument, `None` where
-    there is none; without it, forward mode is refused. `autocast` names the dtype that floating inputs are cast to inside an
-    autocast region.
-
     Arguments have no defaults and no keywords: PyTorch leaves out an argument that equals its
     default, and every function here would have to repeat it. A Python function around the operator
     is the place for both.
+
+    Args:
+        schema: Name, arguments and results, as `torch.library` writes them.
+        cpu: Computes, from values as the caller gave them: a tuple may arrive as a tuple or as the
+            schema's list.
+        fake: Returns empty tensors of the right shape, dtype and strides, from shapes alone.
+        cuda: As `cpu`, for CUDA tensors; None (default) where there is none.
+        setup_context: `setup_context(ctx, inputs, output)` of an operator with a gradient; None by
+            default.
+        backward: `backward(ctx, *gradients)`, made of operators, so that it can be differentiated
+            and compiled again. Without one (default), a gradient that would have to pass raises.
+        vmap: A batching rule `vmap(info, in_dims, *arguments)` as `torch.library.register_vmap`
+            takes it. Without one (default), the batch is run element by element.
+        jvp: `jvp(arguments, tangents)`, the forward-mode derivative of an operator that returns one
+            tensor, made of operators; `tangents` has an entry per argument, None where there is
+            none. Without one (default), forward mode is refused.
+        autocast: The dtype that floating inputs are cast to inside an autocast region; None
+            (default) casts nothing.
     """
     if (setup_context is None) != (backward is None):
         raise ValueError(f"{schema}: a gradient needs both `setup_context` and `backward`")

@@ -68,11 +68,11 @@ class TensorArgument:
     that has it and must agree in the others, `None` takes any size; no shape takes any shape.
     """
 
-    name: str
-    dtype: torch.dtype
-    shape: tuple[int | str | None, ...] | None = None
-    is_written: bool = field(default=False, kw_only=True)
-    is_contiguous: bool = field(default=True, kw_only=True)
+    name: str  # as in C++
+    dtype: torch.dtype  # that it must have
+    shape: tuple[int | str | None, ...] | None = None  # see above
+    is_written: bool = field(default=False, kw_only=True)  # by the kernel
+    is_contiguous: bool = field(default=True, kw_only=True)  # must be
     is_optional: bool = field(default=False, kw_only=True)  # None becomes a null pointer
 
     def declaration(self) -> str:
@@ -84,8 +84,8 @@ class TensorArgument:
 class NumberArgument:
     """A number, passed by value; `address` takes an integer and passes a `void*`."""
 
-    name: str
-    type: str
+    name: str  # as in C++
+    type: str  # int64, float64 or address
 
     def declaration(self) -> str:
         """The parameter as C++ writes it."""
@@ -121,9 +121,9 @@ Argument = TensorArgument | NumberArgument | DimensionArgument | ThreadsArgument
 class Function:
     """One exported function. A `status` other than 0 becomes a `KernelStatusError`."""
 
-    name: str
-    arguments: tuple[Argument, ...]
-    returns: str = "nothing"
+    name: str  # as in C++
+    arguments: tuple[Argument, ...]  # in order
+    returns: str = "nothing"  # nothing, status, int64 or address
 
     def __post_init__(self) -> None:
         tensors = [each for each in self.arguments if isinstance(each, TensorArgument)]
@@ -148,9 +148,9 @@ class CppSource:
     """What a writer of kernels hands over: it never compiles, and the compiler never edits it."""
 
     name: str  # <what>_<detail>; the digest is appended, so that a profile can be searched
-    text: str
-    functions: tuple[Function, ...]
-    flags: tuple[str, ...] = ()
+    text: str  # C++
+    functions: tuple[Function, ...]  # those to export
+    flags: tuple[str, ...] = ()  # for the compiler, beside its own
 
     def __post_init__(self) -> None:
         _require_names("a source", (self.name,))

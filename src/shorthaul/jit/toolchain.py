@@ -47,9 +47,9 @@ FLAGS = (
 class Toolchain:
     """One compiler: how to call it, and what makes its output its own."""
 
-    command: tuple[str, ...]
-    version: str
-    processor: Processor
+    command: tuple[str, ...]  # how it is called
+    version: str  # what it says of itself
+    processor: Processor  # what it compiles for
 
     @property
     def fingerprint(self) -> str:
@@ -61,6 +61,11 @@ class Toolchain:
 
         The source's own flags come after it, because a library is only searched for what the files
         before it need.
+
+        Args:
+            source: Name of the C++ file.
+            output: Name of the shared object.
+            flags: The source's own flags.
         """
         return (*self.command, *FLAGS, "-Iinclude", source, *flags, "-o", output)
 

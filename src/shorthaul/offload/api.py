@@ -66,16 +66,29 @@ def offload_activations(
     >>> offload.report().counts.offloaded
     5
 
-    Gradients are bit-equal to those without it. `directory` is a directory on a disk, or several;
-    by default the scratch setting. `budget` bounds the activation bytes in memory. `minimum_bytes`
-    is the size below which tensors stay. `in_flight` and `prefetch` bound what is being written and
-    what is read ahead. `compress` names a codec: "mask", "lz4" and "zstd" are exact, "int8" and "fp8"
-    are not; "auto" packs exactly, and only where it pays. `memory` is how many bytes of packed
-    tensors may stay in memory before the disk is used. `checksum` verifies what comes back.
-    `endurance` describes the drive and limits its wear: `{"tbw": "600TB", "daily": "2TB"}`. `on_full`
-    says what a full disk means: "keep" in memory, or "raise". `spread` uses several directories in
-    "turns" or "stripes". `allow_memory` permits a directory that is itself memory. `engine` names a
-    storage engine, or makes one.
+    Gradients are bit-equal to those without it, unless a lossy codec is asked for by name. Bytes are
+    numbers, or words such as `"4GiB"`.
+
+    Args:
+        directory: A directory on a disk, or several; None (default) takes the scratch setting.
+        budget: Bound of the activation bytes in memory; None (default) for none.
+        policy: `"auto"` (default) offloads everything without a budget, and plans with one;
+            `"all"`; `"ssdtrain"`, the published rule; or a function of a `SavedTensor`.
+        minimum_bytes: Smaller tensors stay in memory (default 1 MiB).
+        in_flight: Bound of the bytes that are being written; None (default) for 128 MiB.
+        prefetch: Bound of the bytes that are read ahead; None (default) for 64 MiB.
+        compress: A codec: `"mask"`, `"lz4"` and `"zstd"` are exact, `"int8"` and `"fp8"` are not;
+            `"auto"` packs exactly, and only where it pays. None (default) packs nothing.
+        memory: How many bytes of packed tensors may stay in memory before the disk is used (default
+            0).
+        checksum: Verify what comes back (default True).
+        on_full: What a full disk means: `"keep"` in memory (default), or `"raise"`.
+        endurance: Rating of the drive and limit of its wear, such as `{"tbw": "600TB", "daily":
+            "2TB"}`; None (default) for no limit.
+        spread: Use several directories in `"turns"` (default) or in `"stripes"`.
+        allow_memory: Permit a directory that is itself memory (default False).
+        engine: Name of a storage engine, or a function that opens one; None (default) takes the
+            setting.
     """
     if on_full not in ("keep", "raise"):
         raise ValueError(f"on_full must be 'keep' or 'raise', got {on_full!r}")

@@ -212,7 +212,13 @@ class ActivationOffload(contextlib.ContextDecorator):
     def run_region(
         self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        """Call a region's function: as it is, or to be computed again, as the plan has it."""
+        """Call a region's function: as it is, or to be computed again, as the plan has it.
+
+        Args:
+            function: The region.
+            args: Its positional arguments.
+            kwargs: Its arguments by name.
+        """
         is_backward = torch._C._current_graph_task_id() != -1
         if is_backward or self._inside.call is not None:
             return function(*args, **kwargs)
@@ -318,6 +324,10 @@ class ActivationOffload(contextlib.ContextDecorator):
 
         The norm of the difference of all gradients over the norm of the exact ones; the report shows
         it. Gradients and random state are as before afterwards.
+
+        Args:
+            step: Forward and backward, as a function without arguments.
+            parameters: A module, or the tensors whose gradients are compared.
         """
         before = StepState(parameters)
         codec, packing = self.store.payloads.codec, self.packing

@@ -16,18 +16,18 @@ from shorthaul.units import format_bytes, format_seconds
 class OffloadReport:
     """The state of one `sh.offload_activations` when it was asked."""
 
-    counts: Counts
-    live_bytes: int
-    disk_bytes: int
-    small_count: int
-    minimum_bytes: int
-    refusal: str | None
-    policy: str
-    explanation: str
+    counts: Counts  # tensors and bytes, by what became of them
+    live_bytes: int  # in memory now
+    disk_bytes: int  # in use on disk now
+    small_count: int  # tensors below `minimum_bytes`
+    minimum_bytes: int  # as it was given
+    refusal: str | None  # why the disk is not asked any more
+    policy: str  # its name
+    explanation: str  # why it decided so
     codec: str | None  # that is used now
     packing: str | None  # why `compress="auto"` uses it, or does not
     gradient_error: float | None  # relative, by a lossy codec; None where it was not measured
-    drive: str
+    drive: str  # the device
     drive_written_bytes: int  # in all runs
     drive_days_left: float | None  # at the present rate; None where the rating is not known
 

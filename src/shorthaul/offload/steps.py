@@ -30,9 +30,7 @@ def wrap(
 ) -> ActivationOffload:
     """Offload what every call of `model` saves, with nothing to change in the training loop.
 
-    Takes the knobs of `sh.offload_activations` and returns what it returns, for its report. Calling
-    `unwrap()` on that takes the hooks off again. `regions`, modules of the model or their class, may
-    be computed again instead where the plan finds that faster.
+    Returns what `sh.offload_activations` returns, for its report; `unwrap()` of that takes the hooks off.
 
     >>> import torch, shorthaul as sh
     >>> model = torch.nn.Sequential(torch.nn.Linear(512, 512), torch.nn.GELU())
@@ -40,6 +38,13 @@ def wrap(
     >>> model(torch.randn(256, 512)).sum().backward()
     >>> offload.report().counts.offloaded
     2
+
+    Args:
+        model: The model.
+        directory: A directory on a disk; None (default) takes the scratch setting.
+        regions: Modules of the model or their class, which may be computed again where the plan
+            finds that faster (default none).
+        knobs: Further arguments of `sh.offload_activations`.
     """
     offload = offload_activations(directory, **knobs)
     hooks = [
@@ -91,10 +96,19 @@ def plan(
 ) -> Plan | BudgetComparison:
     """What `sh.offload_activations` would do with `model`: one profiled step, before training.
 
-    Without a `budget`, what several budgets would cost: `print` it to see them. `batch` is a tensor, a tuple of positional or a mapping of named arguments. `loss` makes a scalar
-    of the output; without it, the output's own `loss`, else the sum of its tensors. `regions`, modules
-    of the model or their class, may be computed again. Gradients, buffers and random state are as
-    before afterwards.
+    Gradients, buffers and random state are as before afterwards. Without a budget, what several would
+    cost: `print` it to see them.
+
+    Args:
+        model: The model.
+        batch: A tensor, a tuple of positional or a mapping of named arguments.
+        budget: Bound of the activation bytes in memory, such as `"4GiB"`; None (default) compares
+            several.
+        directory: A directory on a disk; None (default) takes the scratch setting.
+        loss: A function of the output; None (default) takes the output's own `loss`, else the sum
+            of its tensors.
+        regions: Modules of the model or their class, which may be computed again (default none).
+        knobs: Further arguments of `sh.offload_activations`.
     """
     budget_bytes = None if budget is None else parse_bytes(budget)
     offload = offload_activations(directory, policy=_keep, **knobs)
@@ -139,6 +153,11 @@ def retry_step(
 
     Parameters are unchanged until the optimizer steps, so a step that failed half-way can be run
     from its beginning once the gradients of `parameters` and the random state are what they were.
+
+    Args:
+        step: Forward and backward, as a function without arguments.
+        parameters: A module, or the tensors whose gradients are put back.
+        attempts: How often to run it again (default 1).
     """
     before = StepState(parameters)
     attempt = 0

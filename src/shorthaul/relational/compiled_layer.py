@@ -133,7 +133,10 @@ def layer(function: Callable[..., Any]) -> LayerDefinition:
 
 
 class CompiledLayer(nn.Module):
-    """A layer with its parameters; compiled at its first call for each dtype and kind of gradient."""
+    """A layer with its parameters; compiled at its first call for each dtype and kind of gradient.
+
+    Made by calling what `sh.relational.layer` returns.
+    """
 
     def __init__(
         self,
@@ -178,6 +181,13 @@ class CompiledLayer(nn.Module):
 
         With a sampled block, a tensor has a row per source node of the block, a unified tensor one per
         node of the whole graph, and outputs have a row per target of the block.
+
+        Args:
+            graph: A graph, or a sampled block: then a tensor has a row per source node of the
+                block, a unified tensor one per node of the whole graph, and outputs have a row per
+                target of the block.
+            features: In the order of the function's arguments.
+            named: Features by name.
         """
         require_graph(self.definition.name, self.function.feature_names, self.relations, graph)
         tensors = name_features(
@@ -190,8 +200,10 @@ class CompiledLayer(nn.Module):
     def explain(self, graph: RelationalGraph | None = None, **options: Any) -> str:
         """Every stage: source, program, passes, kernels, estimates, generated source.
 
-        Estimates are for `graph`, or the graph of the last call. `stage` chooses a stage,
-        `picture="flow.svg"` also draws the flow of data, `machine=Machine.measure()` adds times.
+        Args:
+            graph: What estimates are for; None (default) takes the graph of the last call.
+            options: `stage` chooses a stage, `picture="flow.svg"` also draws the flow of data,
+                `machine=Machine.measure()` adds times.
         """
         return self.function.explain(graph, **options)
 

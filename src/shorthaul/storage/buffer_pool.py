@@ -114,7 +114,8 @@ class _Loan(weakref.ref[Bytes]):
 class Buffer:
     """Memory on loan from a pool: given back by `release`, by `with`, or when it is forgotten.
 
-    The pool hands the memory out again only when every tensor and array made from it is gone too.
+    Made by `BufferPool.take`. The pool hands the memory out again only when every tensor and array
+    made from it is gone too.
     """
 
     def __init__(self, lease: Bytes, address: int, length_bytes: int) -> None:
@@ -133,7 +134,13 @@ class Buffer:
     def tensor(
         self, dtype: torch.dtype, shape: Sequence[int], *, offset_bytes: int = 0
     ) -> torch.Tensor:
-        """A tensor that shares the bytes, and keeps them from being handed out while it lives."""
+        """A tensor that shares the bytes, and keeps them from being handed out while it lives.
+
+        Args:
+            dtype: Of its values.
+            shape: Of the tensor.
+            offset_bytes: Where it begins in the buffer (default 0).
+        """
         count = 1
         for size in shape:
             count *= size
@@ -176,8 +183,13 @@ class Buffer:
 class BufferPool:
     """Buffers within a budget: `take` waits for room when the budget is used up.
 
-    `budget_bytes` bounds everything mapped, lent out or kept for reuse. When another size needs the
-    room, what is kept for reuse gives it its pages, the longest unused first, or is unmapped.
+    When another size needs the room, what is kept for reuse gives it its pages, the longest unused
+    first, or is unmapped.
+
+    Args:
+        budget_bytes: Bounds everything mapped, lent out or kept for reuse; a number or such as
+            `"1GiB"`.
+        why: What the meter calls these bytes (default `"storage buffers"`).
     """
 
     moves_pages = True
@@ -217,11 +229,17 @@ class BufferPool:
         timeout_seconds: float | None = None,
         mapped_bytes: int | None = None,
     ) -> Buffer:
-        """A buffer of `length_bytes`, aligned to at least 4 KiB, with arbitrary content.
+        """A buffer, aligned to at least 4 KiB, with arbitrary content.
 
-        Waits until there is room; `WaitTimeoutError` when there is none in time, or at once with
-        `block=False`. `BufferBudgetError` when it could never fit. Above `mapped_bytes`, by default
-        the budget, free buffers of other sizes make room.
+        Waits until there is room; `BufferBudgetError` when it could never fit.
+
+        Args:
+            length_bytes: Its size.
+            block: False raises `WaitTimeoutError` at once where there is no room (default True).
+            timeout_seconds: How long to wait before that error; None (default) waits as long as it
+                takes.
+            mapped_bytes: Free buffers of other sizes make room above this; None (default) for the
+                budget.
         """
         if length_bytes < 0:
             raise ValueError(f"length_bytes must not be negative, got {length_bytes}")

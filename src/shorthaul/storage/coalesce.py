@@ -30,7 +30,7 @@ class ReadPlan:
     """Which requests to make, and where each wanted range will lie in them."""
 
     request_offsets_bytes: Int64Array  # in the file, ascending
-    request_lengths_bytes: Int64Array
+    request_lengths_bytes: Int64Array  # of each
     request_positions_bytes: Int64Array  # in a target that holds the requests one after another
     range_requests: Int64Array  # for each wanted range, in the order given: its request
     range_offsets_bytes: Int64Array  # and where it begins inside that request
@@ -58,16 +58,21 @@ def plan_reads(
     largest_waste: float | None = None,
     end_bytes: int | None = None,
 ) -> ReadPlan:
-    """Plan the reads that bring in every range; one length may stand for all.
-
-    Requests begin and end at multiples of `alignment_bytes`; only the last may end at `end_bytes`,
-    the size of the file. Two ranges are merged when at most `largest_gap_bytes` lie between their
-    aligned ends and together they stay within `largest_request_bytes`; a longer range has a request
-    of its own. `largest_waste` bounds all gaps together, as a share of the bytes that are needed:
-    the smallest gaps are bridged first.
+    """Plan the reads that bring in every range.
 
     No byte is read twice, except where `largest_request_bytes` cuts a merge between two ranges that
     overlap or share an aligned block.
+
+    Args:
+        offsets_bytes: Where each range begins.
+        lengths_bytes: How long each is, or one length for all.
+        alignment_bytes: Requests begin and end at multiples of it.
+        largest_gap_bytes: Two ranges are merged when at most this lies between their aligned ends.
+        largest_request_bytes: And when together they stay within this; a longer range has a request
+            of its own.
+        largest_waste: Bounds all gaps together, as a share of the bytes that are needed: the
+            smallest are bridged first. None (default) for no bound.
+        end_bytes: The size of the file, where the last request may end unaligned; None by default.
     """
     offsets, lengths = _as_ranges(offsets_bytes, lengths_bytes, end_bytes)
     if alignment_bytes < 1 or largest_gap_bytes < 0 or largest_request_bytes < 1:

@@ -66,21 +66,21 @@ class EngineStats:
     """What an engine has done since it was opened, and what it is doing now."""
 
     requests: int  # asked for, each range of a batch counted
-    read_bytes: int
-    written_bytes: int
+    read_bytes: int  # that arrived
+    written_bytes: int  # that arrived
     direct_transfers: int  # pieces that bypassed the page cache
     buffered_transfers: int  # pieces that did not: unaligned, small, or no O_DIRECT here
-    failed_requests: int
+    failed_requests: int  # ranges that did not get all their bytes
     in_flight_bytes: int  # of tickets that are not done
-    largest_in_flight_bytes: int
+    largest_in_flight_bytes: int  # at any time
 
 
 class Failure(NamedTuple):
     """One range that did not get all its bytes."""
 
     range_index: int  # in its batch
-    offset_bytes: int
-    length_bytes: int
+    offset_bytes: int  # in the file
+    length_bytes: int  # that were asked for
     moved_bytes: int  # from its beginning
     code: int  # an errno, or END_OF_FILE
 
@@ -125,7 +125,10 @@ class Request(NamedTuple):
 
 
 class Ticket:
-    """One request, or one batch, on its way. It keeps file and memory alive until it is done."""
+    """One request, or one batch, on its way; it keeps file and memory alive until it is done.
+
+    Made by the methods of a `StorageEngine`.
+    """
 
     def __init__(self, engine: StorageEngine, request: Request) -> None:
         self.action: Action = request.action
@@ -270,7 +273,15 @@ class StorageEngine(ABC):
         priority: Priority = Priority.DEMAND,
         why: str = "read",
     ) -> Ticket:
-        """Fill `target` (a `Buffer`, CPU tensor or writable array) from `offset_bytes` on."""
+        """Fill `target` (a `Buffer`, CPU tensor or writable array) from `offset_bytes` on.
+
+        Args:
+            file: From `open_file`.
+            offset_bytes: Where in the file.
+            target: A `Buffer`, a CPU tensor or a writable array; all of it is filled.
+            priority: What goes before it (default `Priority.DEMAND`: nothing).
+            why: What the meter calls these bytes (default `"read"`).
+        """
         span = find_span(target, is_written=True)
         return self._enter("read", file, span, offset_bytes, priority, why)
 
@@ -283,7 +294,15 @@ class StorageEngine(ABC):
         priority: Priority = Priority.WRITE,
         why: str = "write",
     ) -> Ticket:
-        """Write all of `source` at `offset_bytes`; do not change it before the ticket is done."""
+        """Write all of `source` at `offset_bytes`; do not change it before the ticket is done.
+
+        Args:
+            file: From `open_file`.
+            offset_bytes: Where in the file.
+            source: A `Buffer`, a CPU tensor or an array.
+            priority: What goes before it (default `Priority.WRITE`: all reads).
+            why: What the meter calls these bytes (default `"write"`).
+        """
         _require_writable(file)
         span = find_span(source, is_written=False)
         return self._enter("write", file, span, offset_bytes, priority, why)
@@ -299,7 +318,17 @@ class StorageEngine(ABC):
         priority: Priority = Priority.DEMAND,
         why: str = "read",
     ) -> Ticket:
-        """Read many ranges into one target, under one ticket; one length may stand for all."""
+        """Read many ranges into one target, under one ticket; one length may stand for all.
+
+        Args:
+            file: From `open_file`.
+            offsets_bytes: Where each range begins in the file.
+            lengths_bytes: How long each is, or one length for all.
+            target: A `Buffer`, a CPU tensor or a writable array.
+            target_offsets_bytes: Where each range goes in it.
+            priority: What goes before them (default `Priority.DEMAND`: nothing).
+            why: What the meter calls these bytes (default `"read"`).
+        """
         span = find_span(target, is_written=True)
         return self._enter_batch(
             "read", file, span, (offsets_bytes, lengths_bytes, target_offsets_bytes), priority, why
@@ -316,7 +345,17 @@ class StorageEngine(ABC):
         priority: Priority = Priority.WRITE,
         why: str = "write",
     ) -> Ticket:
-        """Write many ranges of one source, under one ticket; ranges of the file must not overlap."""
+        """Write many ranges of one source, under one ticket; ranges of the file must not overlap.
+
+        Args:
+            file: From `open_file`.
+            offsets_bytes: Where each range begins in the file.
+            lengths_bytes: How long each is, or one length for all.
+            source: A `Buffer`, a CPU tensor or an array.
+            source_offsets_bytes: Where each range comes from in it.
+            priority: What goes before them (default `Priority.WRITE`: all reads).
+            why: What the meter calls these bytes (default `"write"`).
+        """
         _require_writable(file)
         span = find_span(source, is_written=False)
         return self._enter_batch(

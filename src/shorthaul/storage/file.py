@@ -61,11 +61,12 @@ class DirectAlignment(NamedTuple):
 
 
 class StorageFile:
-    """One regular file, open for reading, writing or as scratch; made by `open_file`.
+    """One regular file, open for reading, writing or as scratch.
 
-    `is_direct` tells whether aligned requests bypass the page cache, and `buffered_reason` why not.
-    Closing waits for nothing: requests that are under way keep the descriptors open until they end,
-    so that a number is never reused by another file while the kernel still writes through it.
+    Made by `open_file`. `is_direct` tells whether aligned requests bypass the page cache, and
+    `buffered_reason` why not. Closing waits for nothing: requests that are under way keep the
+    descriptors open until they end, so that a number is never reused by another file while the kernel
+    still writes through it.
     """
 
     def __init__(
@@ -191,10 +192,15 @@ def open_file(
 ) -> StorageFile:
     """Open a regular file for the storage engines.
 
-    `read` opens read-only, `write` opens or creates for reading and writing and keeps what is
-    there, `scratch` takes a directory and makes a file without a name in it, which vanishes with
-    its last descriptor. Links, devices and pipes are refused (`UnsafeFileError`), and so is writing
-    to somebody else's file in a directory that anybody may write to.
+    Links, devices and pipes are refused (`UnsafeFileError`), and so is writing to somebody else's
+    file in a directory that anybody may write to.
+
+    Args:
+        path: The file; with `"scratch"`, a directory.
+        mode: `"read"` (default) opens read-only, `"write"` opens or creates for reading and writing
+            and keeps what is there, `"scratch"` makes a file without a name, which vanishes with
+            its last descriptor.
+        direct: Let aligned requests bypass the page cache where the file system can (default True).
     """
     chosen = Path(path)
     if mode == "scratch":

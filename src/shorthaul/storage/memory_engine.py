@@ -30,7 +30,15 @@ class _Content:
 
 
 class MemoryEngine(QueueEngine):
-    """The contract of a disk, without the disk."""
+    """The contract of a disk, without the disk.
+
+    Args:
+        depth: Threads that move bytes (default 4).
+        in_flight_bytes: Bytes of unfinished tickets, above which submitting waits (default 512
+            MiB).
+        capacity_bytes: Of all files together; a write beyond it fails as on a full disk. None
+            (default) for no limit.
+    """
 
     name = "memory"
     moves_memory = False

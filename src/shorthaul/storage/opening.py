@@ -14,12 +14,14 @@ from shorthaul.storage.uring_engine import UringEngine
 
 
 def open_engine(name: str | None = None, **options: Any) -> StorageEngine:
-    """The engine called `name`, or the one that `settings.engine` chooses.
+    """Open a storage engine by name, or the one that `settings.engine` chooses.
 
-    Options are the same for all: `depth` (requests at the disk at once) and `in_flight_bytes`
-    (bytes of unfinished tickets, above which submitting waits). `auto` takes io_uring where it
-    works and threads elsewhere, and says so once; an engine asked for by name is that engine, or an
-    `EngineUnavailableError`.
+    Args:
+        name: `"uring"`, `"thread"` or `"memory"`, which is that engine or an
+            `EngineUnavailableError`; `"auto"` takes io_uring where it works and threads elsewhere,
+            and says so once. None (default) takes the setting.
+        options: The same for all: `depth` (requests at the disk at once) and `in_flight_bytes`
+            (bytes of unfinished tickets, above which submitting waits).
     """
     chosen = name or settings.engine
     if chosen == "auto":

@@ -21,7 +21,14 @@ ATTEMPT_PAUSE_SECONDS = 0.001
 
 
 class ThreadEngine(QueueEngine):
-    """`preadv` and `pwritev` in threads, direct where possible; the system call leaves Python free."""
+    """`preadv` and `pwritev` in threads, direct where possible; the system call leaves Python free.
+
+    Args:
+        depth: Threads, and so requests at the disk at once (default 32).
+        in_flight_bytes: Bytes of unfinished tickets, above which submitting waits (default 512
+            MiB).
+        piece_bytes: What one request asks of the disk at most (default 4 MiB).
+    """
 
     name = "thread"
 

@@ -152,10 +152,16 @@ class UringTicket(Ticket):
 
 
 class UringEngine(StorageEngine):
-    """One io_uring of up to `depth` requests, direct where possible, without Python in between.
+    """One io_uring, direct where possible, without Python in between.
 
-    `piece_bytes` is what one request asks of the disk at most, and `window_bytes` how much of the
-    less urgent (prefetches, writes) is at the disk at once, where an urgent read would be behind it.
+    Args:
+        depth: Requests at the disk at once, 1 to 4096 (default 256).
+        in_flight_bytes: Bytes of unfinished tickets, above which submitting waits (default 512
+            MiB).
+        piece_bytes: What one request asks of the disk at most, a multiple of 64 KiB (default 2
+            MiB).
+        window_bytes: How much of the less urgent (prefetches, writes) is at the disk at once, where
+            an urgent read would be behind it (default 16 MiB).
     """
 
     name = "uring"

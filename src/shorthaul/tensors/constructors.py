@@ -30,11 +30,14 @@ def unified(
     >>> u[torch.tensor([1])]
     tensor([[7., 7.]])
 
-    A CPU tensor, numpy array or `np.memmap` of any strides is taken as it is. An array that cannot
-    be written gives a tensor that refuses to be. With `shared=True` the rows are copied, once, into
-    memory that other processes map. `propagate=True` keeps the results of operations on unified
-    tensors unified; `sparse_grad=True` makes the gradients of gathers sparse. The result is a new
-    leaf for autograd.
+    The result is a new leaf for autograd.
+
+    Args:
+        source: A CPU tensor, numpy array or `np.memmap` of any strides. Of an array that is
+            read-only, the unified tensor is, too.
+        shared: Copy the rows, once, into memory that other processes map (default False).
+        propagate: Keep the results of operations on unified tensors unified (default False).
+        sparse_grad: Make the gradients of gathers sparse (default False).
     """
     traits = Traits(propagate=propagate, sparse_grad=sparse_grad)
     if isinstance(source, RowTable):
@@ -77,6 +80,13 @@ def unified_empty(
 
     >>> unified_empty(3, 2, dtype=torch.int32).shape
     torch.Size([3, 2])
+
+    Args:
+        size: The shape, as numbers or as one sequence.
+        dtype: Of its values; None (default) takes PyTorch's default.
+        shared: Take memory that other processes map (default False).
+        propagate: Keep the results of operations on unified tensors unified (default False).
+        sparse_grad: Make the gradients of gathers sparse (default False).
     """
     sizes = torch.Size(size[0] if len(size) == 1 and not isinstance(size[0], int) else size)
     dtype = torch.get_default_dtype() if dtype is None else parse_dtype(dtype)
@@ -96,7 +106,7 @@ def unified_zeros(
     propagate: bool = False,
     sparse_grad: bool = False,
 ) -> UnifiedTensor:
-    """New memory of zeros, as `torch.zeros`.
+    """New memory of zeros, as `torch.zeros`. Its arguments are those of `unified_empty`.
 
     >>> unified_zeros(2, shared=True)
     unified([0., 0.])

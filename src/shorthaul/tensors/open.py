@@ -40,13 +40,20 @@ def open(
             [ 0.,  1.]]), tensor([[4., 5.],
             [6., 7.]]))
 
-    `.npy` (C order), `.safetensors`, files of `torch.save`, or raw numbers with `dtype` and `shape`
-    (rows may be -1) and `offset_bytes`. `name` chooses one of several tensors. Opened read-only,
-    read with direct requests where the file system has them; nothing in the file is executed.
+    The file is opened read-only and read with direct requests where the file system has them. Nothing
+    in it is executed.
 
-    `cache` keeps rows in `cache_bytes` of memory: `"sieve"` those used again, `"belady"` those that
-    a loader announces, or a tensor of ids, hottest first. A table stored as float16 or bfloat16 is
-    seen as float32 with `dtype=torch.float32`.
+    Args:
+        path: `.npy` (C order), `.safetensors`, a file of `torch.save`, or raw numbers.
+        dtype: Of raw numbers. For a table stored as float16 or bfloat16, `torch.float32` shows it
+            as float32. None (default) takes the file's.
+        shape: Of raw numbers; the number of rows may be -1. None (default) takes the file's.
+        name: Which of several tensors in the file; None (default) where there is one.
+        offset_bytes: Where raw numbers begin; None (default) for the beginning of the file.
+        cache: Which rows are kept in memory: `"sieve"` those used again, `"belady"` those that a
+            loader announces, or a tensor of ids, hottest first. None (default) keeps none.
+        cache_bytes: Memory for those rows, such as `"1GiB"`; None (default) without a cache.
+        engine: Reads the rows; None (default) takes one that all tables share.
     """
     seen = None if dtype is None else parse_dtype(dtype)
     layout = find_layout(path, dtype=seen, shape=shape, name=name, offset_bytes=offset_bytes)

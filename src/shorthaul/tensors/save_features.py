@@ -57,11 +57,11 @@ WHY = "features written"
 class SavedTable:
     """What `save_features` wrote."""
 
-    path: Path
-    shape: tuple[int, ...]
+    path: Path  # of the file
+    shape: tuple[int, ...]  # of the table
     dtype: torch.dtype  # what a reader sees
-    stored_dtype: torch.dtype
-    file_bytes: int
+    stored_dtype: torch.dtype  # what the file holds
+    file_bytes: int  # its size
     largest_error: float  # of a quantized value, against what was given; 0 when nothing was lost
 
 
@@ -77,12 +77,20 @@ def save_features(
     progress: bool = True,
     engine: StorageEngine | None = None,
 ) -> SavedTable:
-    """Write a table of rows to `path`, in a streaming way: memory holds a few chunks at a time.
+    """Write a table of rows to `path`, chunk by chunk: memory holds only a few of them at a time.
 
-    `source` is a tensor, a unified tensor on disk, an array or `np.memmap`, or anything that gives
-    chunks of rows one after the other; `rows` is how many there will be, for the progress bar.
-    The suffix chooses the format: `.npy`, `.safetensors`, anything else raw. `quantize` (float16,
-    bfloat16 or int8 with a scale per row) needs `.safetensors`, which can say what it holds.
+    Args:
+        path: Its suffix chooses the format: `.npy`, `.safetensors`, anything else raw.
+        source: A tensor, a unified tensor on disk, an array or `np.memmap`, or an iterable of
+            chunks of rows.
+        dtype: What the rows are converted to; None (default) leaves them as they are.
+        quantize: `"float16"`, `"bfloat16"` or `"int8"` with a scale per row, in `.safetensors`
+            only: it can say what it holds. None by default.
+        rows: How many there will be, for the progress bar of an iterable; None (default) where it
+            is not known.
+        chunk_bytes: Rows are written in chunks of this size (default `"16MiB"`).
+        progress: Whether a bar shows the progress of a long write (default True).
+        engine: Writes the rows; None (default) takes one that all tables share.
     """
     target = Path(path)
     kind = _choose_kind(target, quantize)

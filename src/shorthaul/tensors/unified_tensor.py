@@ -162,6 +162,13 @@ class UnifiedTensor(Operand):
         """The rows that `ids` name, in that order, into `out` or onto `device` where given.
 
         `u.gather(dim, index)` is torch's own, as for every tensor.
+
+        Args:
+            ids: Row numbers, negative ones from the end: a tensor, list or array.
+            torch_arguments: For torch's own `gather`.
+            out: Receives the rows; None (default) makes a new tensor.
+            device: Where the rows are wanted; None (default) takes that of `ids`.
+            torch_options: For torch's own `gather`.
         """
         if torch_arguments or torch_options or isinstance(ids, int):
             torch_arguments = torch_arguments if ids is None else (ids, *torch_arguments)
@@ -181,6 +188,14 @@ class UnifiedTensor(Operand):
         """One row for each segment `ids[pointers[s]:pointers[s + 1]]`: their sum, mean or maximum.
 
         With `weights`, one for each id, rows are multiplied first. An empty segment gives zeros.
+
+        Args:
+            pointers: (segments + 1,): where each segment of `ids` begins, and where the last one
+                ends.
+            ids: Row numbers.
+            op: `"sum"` (default), `"mean"` or `"max"`.
+            weights: A factor for each id; None (default) for none.
+            device: Where the result is wanted; None (default) takes that of `ids`.
         """
         pointers, ids = as_ids(pointers), as_ids(ids)
         target = self._target(ids, None, device)
@@ -193,7 +208,13 @@ class UnifiedTensor(Operand):
     def gather_linear(
         self, ids: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None
     ) -> torch.Tensor:
-        """`linear(u[ids], weight, bias)`, without the matrix of gathered rows ever being built."""
+        """`linear(u[ids], weight, bias)`, without the matrix of gathered rows ever being built.
+
+        Args:
+            ids: Row numbers.
+            weight: (out_features, in_features), as in `torch.nn.functional.linear`.
+            bias: (out_features,), or None for none (default).
+        """
         ids = as_ids(ids)
         if self._records(weight, bias):
             return _apply(GatherLinear, self, weight, bias, ids, self.table, self.sparse_grad)
@@ -204,6 +225,11 @@ class UnifiedTensor(Operand):
         """Write `rows` over the rows that `ids` name; of repeated ids the last one wins.
 
         `u.scatter_(dim, index, source)` is torch's own, as for every tensor.
+
+        Args:
+            ids: Row numbers.
+            rows: One row for each id.
+            torch_options: For torch's own `scatter_`.
         """
         if isinstance(ids, int) or torch_options or len(rows) != 1:
             rows = rows if ids is None else (ids, *rows)
@@ -233,7 +259,12 @@ class UnifiedTensor(Operand):
 
     @outside_graphs
     def read(self, start: int, stop: int) -> torch.Tensor:
-        """Rows `start` to `stop` as a plain tensor: shared with memory, read from disk."""
+        """Rows `start` to `stop` as a plain tensor: shared with memory, read from disk.
+
+        Args:
+            start: The first row.
+            stop: The row after the last.
+        """
         part = range(self.shape[0])[start:stop]
         rows = self.table.read(part.start, max(part.start, part.stop))
         return rows.clone() if self.has_memory and self.is_read_only else rows
@@ -248,10 +279,13 @@ class UnifiedTensor(Operand):
             yield self.read(start, start + step)
 
     @outside_graphs
-    def advise(self, advice: str, **options: Any) -> None:
-        """Tell the kernel how memory will be used: random, sequential, will_need, huge_pages, normal.
+    def advise(self, advice: str) -> None:
+        """Tell the kernel how memory will be used.
 
-        Rows on disk are read past the kernel's cache, so there is nobody to advise: refused.
+        Rows on disk are read past the kernel's cache, so advice about them is refused.
+
+        Args:
+            advice: `"random"`, `"sequential"`, `"will_need"`, `"huge_pages"` or `"normal"`.
         """
         if not self.has_memory:
             raise RowArgumentError(
@@ -259,7 +293,7 @@ class UnifiedTensor(Operand):
                 "in memory",
                 "one on disk: choose what of it is kept in memory by sh.open(path, cache=...)",
             )
-        advise_memory(borrow_memory(self), advice, **options)
+        advise_memory(borrow_memory(self), advice)
 
     def stats(self) -> TableStats:
         """What has been asked of the table so far, and what it cost."""
@@ -282,7 +316,12 @@ class UnifiedTensor(Operand):
 
     @outside_graphs
     def to(self, *args: Any, **kwargs: Any) -> Any:
-        """As for every tensor; `.to("unified")` is the tensor itself."""
+        """As for every tensor; `.to("unified")` is the tensor itself.
+
+        Args:
+            args: As for `torch.Tensor.to`, or `"unified"`.
+            kwargs: As for `torch.Tensor.to`.
+        """
         device = kwargs.get("device", args[0] if args else None)
         if len(args) + len(kwargs) == 1 and isinstance(device, str | torch.device):
             if str(device).partition(":")[0] == "unified":
@@ -385,7 +424,12 @@ class UnifiedTensor(Operand):
         return made
 
     def as_unified(self, plain: torch.Tensor, *, is_new: bool = False) -> UnifiedTensor:
-        """An ordinary tensor as a unified one of the same kind."""
+        """An ordinary tensor as a unified one of the same kind.
+
+        Args:
+            plain: The tensor.
+            is_new: Whether an operation made it, so that nobody else has it (default False).
+        """
         own = self._traits
         return UnifiedTensor._of_memory(
             plain, Traits(own.propagate, own.sparse_grad) if is_new else own
@@ -454,7 +498,12 @@ class UnifiedTensor(Operand):
         return self.requires_grad or any(each is not None and each.requires_grad for each in others)
 
     def refusal(self, operation: str, remedy: str = "") -> DiskTensorError:
-        """The error for an operation that rows without memory cannot do."""
+        """The error for an operation that rows without memory cannot do.
+
+        Args:
+            operation: What was asked for.
+            remedy: What to do instead (default: to read the rows first).
+        """
         table = self.table.table if isinstance(self.table, RowRange) else self.table
         size_bytes = self.shape[0] * self.table.stored_row_bytes
         if self.has_memory or table.kind != "disk":

@@ -15,7 +15,7 @@ from shorthaul.offload.drive.projection import (
     KNOWN,
     Accelerator,
     Drives,
-    Parallelizm,
+    Parallelism,
     Transformer,
     estimate_layer_bytes,
     estimate_step_flops,
@@ -47,7 +47,7 @@ def test_splitting_tensors_is_the_published_formula_with_and_without_the_sequenc
             model,
             attention="unfused",
             has_dropout=True,
-            parallelizm=Parallelizm(tensor=t, splits_sequence=splits_sequence),
+            parallelism=Parallelism(tensor=t, splits_sequence=splits_sequence),
         )
 
     assert layer_bytes(False) == s * h * 10 + s * (24 * h + 5 * a * s) // t
@@ -173,11 +173,11 @@ def test_a_decoder_layer_has_cross_attention_besides() -> None:
 
 def test_a_projection_is_made_of_its_parts() -> None:
     model = gpt(layers=8)
-    split = Parallelizm(tensor=2, pipeline=4, data=2)
+    split = Parallelism(tensor=2, pipeline=4, data=2)
     device = Accelerator("test", 1e9, 0.5, link_bytes_per_second=1e6)
     drives = Drives("test", 2, 1e5, 1e5, Endurance(rated_bytes=10**9, write_amplification=2.0))
     made = project(
-        model, batch=32, micro_batch=2, parallelizm=split, accelerator=device, drives=drives
+        model, batch=32, micro_batch=2, parallelism=split, accelerator=device, drives=drives
     )
     layer_bytes = 32 * 64 * 128 * 2 // 2
     assert (made.layer_bytes, made.micro_batches) == (layer_bytes, 8)

@@ -122,8 +122,8 @@ _INT8: dict[type[nn.Module], type[Int8Layer]] = {
 class QuantizedLayer:
     """What became of one layer's weights."""
 
-    name: str
-    bytes_before: int
+    name: str  # its path in the model
+    bytes_before: int  # of the weights
     bytes_after: int  # values and scales
     error: float  # of the weights, relative to the largest of each output channel; the worst one
 

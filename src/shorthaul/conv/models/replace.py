@@ -52,17 +52,24 @@ _TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
 class ReplacedLayer:
     """One replaced layer: how it decides, and what it has decided."""
 
-    name: str
-    policy: str
-    fold: Fold | None = None
-    note: str = ""
+    name: str  # its path in the model
+    policy: str  # auto or always
+    fold: Fold | None = None  # what is folded into it
+    note: str = ""  # why something was not done
     problem: ConvProblem | None = None  # as first seen, like the two below
-    batch: int = 0
-    sizes: Triple = (0, 0, 0)
+    batch: int = 0  # images
+    sizes: Triple = (0, 0, 0)  # their depth, height and width
     choices: dict[str, Choice] = field(default_factory=dict)  # by mode: inference, training
 
     def run(self, layer: Any, input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        """The layer's output by the way that was measured to be faster for this mode."""
+        """The layer's output by the way that was measured to be faster for this mode.
+
+        Args:
+            layer: The module.
+            input: Its input.
+            weight: The weight to use, folded or the module's own.
+            bias: The bias to use, or None.
+        """
         if self.fold is None or not self.fold.is_active():
             return self._run(layer, input, weight, bias, None)
         weight, bias = self.fold.apply(weight, bias)
@@ -82,7 +89,15 @@ class ReplacedLayer:
     def choose(
         self, layer: Any, input: Tensor, weight: Tensor, bias: Tensor | None, activation: str | None
     ) -> str:
-        """Ours or ATen's, measured at the first call of each mode."""
+        """Ours or ATen's, measured at the first call of each mode.
+
+        Args:
+            layer: The module.
+            input: Its input.
+            weight: The weight to use.
+            bias: The bias to use, or None.
+            activation: The activation that is folded into the convolution, or None.
+        """
         tensors = [each for each in (input, weight, bias) if each is not None]
         is_training = torch.is_grad_enabled() and any(each.requires_grad for each in tensors)
         mode = "training" if is_training else "inference"
@@ -154,8 +169,8 @@ class ReplacedLayer:
 class ReplacementReport:
     """What `replace_convs` did; it is filled in further when layers are first called."""
 
-    model: nn.Module
-    layers: list[ReplacedLayer]
+    model: nn.Module  # as it is now
+    layers: list[ReplacedLayer]  # those replaced
     left_alone: dict[str, str]  # name -> reason
     _swaps: list[Swap] = field(repr=False)
 
@@ -233,13 +248,18 @@ def replace_convs(
 ) -> ReplacementReport:
     """Let shorthaul compute the convolutions of `model`, in place.
 
-    `policy="auto"` measures each layer against ATen at its first call, once for inference and once
-    for training, remembers the result for this processor, and keeps ATen where it is faster;
-    `policy="always"` measures nothing. `fold=True` folds batch norm and activation modules into the
-    convolution before them for as long as they are in eval mode. `exact=False` allows
-    arithmetic with a larger rounding error (Winograd). `tune=True` measures the
-    schedules of each layer at its first call of each size, before it is compared with ATen. `example` (a tensor, or a tuple of
-    arguments) runs the model once in eval mode, so that everything is decided before this returns.
+    Args:
+        model: The model; its parameters, hooks and `state_dict` stay as they are.
+        policy: `"auto"` (default) measures each layer against ATen at its first call, once for
+            inference and once for training, remembers the result for this processor, and keeps ATen
+            where it is faster; `"always"` measures nothing.
+        fold: Fold batch norm and activation modules into the convolution before them for as long as
+            they are in eval mode (default False).
+        exact: False allows arithmetic with a larger rounding error: Winograd (default True).
+        tune: Measure the schedules of each layer at its first call of each size, before it is
+            compared with ATen (default False).
+        example: A tensor, or a tuple of arguments: the model runs on it once in eval mode, so that
+            everything is decided before this returns. None by default.
     """
     if policy not in POLICIES:
         raise ConvolutionError(f"policy must be one of {', '.join(POLICIES)}, got {policy!r}.")

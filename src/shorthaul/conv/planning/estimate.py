@@ -29,9 +29,9 @@ _FLOPS_PER_STREAMED_BYTE = 3.0
 class Layer:
     """A named convolution with its image size."""
 
-    name: str
-    problem: ConvProblem
-    sizes: Triple
+    name: str  # as in the papers
+    problem: ConvProblem  # the convolution
+    sizes: Triple  # depth, height and width of its images
 
 
 def _square(name: str, channels: int, size: int, outputs: int, kernel: int, stride: int) -> Layer:
@@ -60,20 +60,20 @@ TWELVE_LAYERS = (
 class Estimate:
     """Bytes beyond input, weights and output, and what share of the machine's peak to expect."""
 
-    problem: ConvProblem
-    batch: int
-    sizes: Triple
-    threads: int
-    input_bytes: int
-    output_bytes: int
-    weight_bytes: int
-    im2col_bytes: int
-    mec_bytes: int
-    im2win_bytes: int
-    ours_bytes: int
-    flops: int
-    peak_share: float
-    direct_bytes: int = 0
+    problem: ConvProblem  # the convolution
+    batch: int  # images
+    sizes: Triple  # their depth, height and width
+    threads: int  # that compute
+    input_bytes: int  # of the batch
+    output_bytes: int  # of the batch
+    weight_bytes: int  # as the caller has them
+    im2col_bytes: int  # extra memory of im2col, as the next ones
+    mec_bytes: int  # of MEC
+    im2win_bytes: int  # of im2win as published
+    ours_bytes: int  # workspaces and packed weights
+    flops: int  # of a forward pass
+    peak_share: float  # of the machine's peak, expected
+    direct_bytes: int = 0  # extra memory of a direct convolution
 
     def table(self) -> Table:
         """A table for `rich.print`."""
@@ -103,6 +103,12 @@ def estimate(
     and PyTorch's im2col do. `peak_share` comes from a model of what is moved beside the arithmetic,
     within a few percent of what was measured on AVX2; low precision is counted as float32, in which
     it is computed.
+
+    Args:
+        problem: The convolution.
+        batch: Number of images.
+        sizes: Their depth, height and width.
+        threads: Threads that would compute it; None (default) takes PyTorch's number.
     """
     problem.verify_input_sizes(sizes)
     threads = torch.get_num_threads() if threads is None else threads

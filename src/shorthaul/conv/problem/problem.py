@@ -37,18 +37,18 @@ class ConvProblem:
     without the leading ones and in any strides: caches of packed weights know them by identity.
     """
 
-    in_channels: int
-    out_channels: int
-    kernel: Triple
-    stride: Triple = (1, 1, 1)
-    dilation: Triple = (1, 1, 1)
+    in_channels: int  # of all groups together
+    out_channels: int  # of all groups together
+    kernel: Triple  # depth, height, width, as all triples
+    stride: Triple = (1, 1, 1)  # step between windows
+    dilation: Triple = (1, 1, 1)  # step between taps
     padding: tuple[Pair, Pair, Pair] = NO_PADDING  # (low, high) per dimension
-    padding_mode: str = "zeros"
-    groups: int = 1
-    dtype: torch.dtype = torch.float32
-    layout: str = "contiguous"
-    has_bias: bool = False
-    activation: str | None = None
+    padding_mode: str = "zeros"  # as in `sh.conv2d`
+    groups: int = 1  # each with its own channels
+    dtype: torch.dtype = torch.float32  # of input, weight and output
+    layout: str = "contiguous"  # contiguous or channels_last
+    has_bias: bool = False  # one number per output channel
+    activation: str | None = None  # as in `sh.conv2d`
     exact: bool = True  # False allows a larger error: TF32 on CUDA; no kernel of the CPU uses it
 
     def __post_init__(self) -> None:
@@ -140,7 +140,12 @@ class ConvProblem:
                 raise ConvolutionError(f"replicate padding of an empty {name} is not defined.")
 
     def flops(self, batch: int, input_sizes: Triple) -> int:
-        """Floating-point operations of one forward pass, two per multiply and add."""
+        """Floating-point operations of one forward pass, two per multiply and add.
+
+        Args:
+            batch: Number of images.
+            input_sizes: Their depth, height and width.
+        """
         depth, height, width = self.output_sizes(input_sizes)
         return 2 * batch * depth * height * width * self.out_channels * self.window_values
 

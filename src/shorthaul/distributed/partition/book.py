@@ -43,12 +43,22 @@ class PartitionBook:
         return self._of(node_type)[-1]
 
     def rows(self, node_type: str, part: int) -> range:
-        """The ids of one type that a part owns."""
+        """The ids of one type that a part owns.
+
+        Args:
+            node_type: The type.
+            part: The part.
+        """
         offsets = self._of(node_type)
         return range(offsets[part], offsets[part + 1])
 
     def owners(self, node_type: str, ids: torch.Tensor) -> torch.Tensor:
-        """The part of each id, int64; ids must be those of nodes."""
+        """The part of each id, int64.
+
+        Args:
+            node_type: The type.
+            ids: Those of nodes, within their type.
+        """
         return torch.bucketize(ids.long(), self._inner_offsets(node_type), right=True)
 
     @functools.cached_property

@@ -22,12 +22,12 @@ SAMPLED_BATCHES = 4
 class PartReport:
     """One part."""
 
-    part: int
-    nodes: int
+    part: int  # its number
+    nodes: int  # that it owns
     edges: int  # that end at its nodes
     cut_edges: int  # of these, those that begin elsewhere
-    table_bytes: int
-    seeds: int
+    table_bytes: int  # of its rows
+    seeds: int  # that it trains on
     input_rows_per_batch: float  # of its share of a batch, sampled
     remote_rows_per_batch: float  # of these, those that are neither its own nor hot
 
@@ -36,8 +36,8 @@ class PartReport:
 class PartitionReport:
     """All parts."""
 
-    parts: tuple[PartReport, ...]
-    hot_bytes: int
+    parts: tuple[PartReport, ...]  # in order
+    hot_bytes: int  # of the rows that every rank has
 
     @property
     def cut_share(self) -> float:

@@ -68,13 +68,24 @@ def partition(
     tables: Mapping[str, Mapping[str, Any]] | None = None,
     tell: Callable[[str], None] = lambda _: None,
 ) -> PartitionReport:
-    """Cut `graph` into `parts` parts in `folder`; a run that was stopped goes on where it was.
+    """Cut `graph` into parts in `folder`; a run that was stopped goes on where it was.
 
-    `graph` is a graph, or the folder of a saved one, which is streamed and not loaded. `features` and
-    `labels` are a table for all nodes, or a mapping by node type; further `tables` have names. `seeds`
-    are what will be trained on: global ids, or a mapping by type; parts get equally many of them. A
-    share `hot` of each type's rows, those most likely in a batch of `batch_size` seeds with these
-    `fan_outs`, is given to every rank.
+    Args:
+        graph: A graph, or the folder of a saved one, which is streamed and not loaded.
+        folder: Where the parts are written.
+        parts: How many there are.
+        features: A table for all nodes, or a mapping by node type; None (default) for none.
+        labels: As `features`; None (default) for none.
+        seeds: What will be trained on: global ids, or a mapping by type; parts get equally many of
+            them. None (default) for none.
+        method: How nodes are assigned: `"stream"` (default), `"metis"` or `"range"`.
+        hot: Share of each type's rows, those most likely in a batch, that every rank is given
+            (default 0).
+        fan_outs: Neighbors per hop of such a batch (default 15, 10, 5).
+        batch_size: Seeds of such a batch (default 1024).
+        passes: How often `"stream"` goes over the edges (default 3).
+        tables: Further tables by name, each as `features`; None (default) for none.
+        tell: Called with a line of progress now and then (by default nobody is told).
     """
     given = graph if isinstance(graph, RelationalGraph) else RelationalGraph.open(graph)
     wishes = PartitionWishes(parts, method, float(hot), tuple(fan_outs), batch_size, passes)

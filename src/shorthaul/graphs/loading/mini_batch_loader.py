@@ -43,13 +43,26 @@ class MiniBatchLoader:
     MiniBatch(0: 3 seeds, 4 input nodes) (4, 8) [0, 1, 1]
     MiniBatch(1: 1 seeds, 1 input nodes) (1, 8) [0]
 
-    `features` is a tensor, a unified tensor in memory or on disk, or a mapping of such by node type;
-    `labels` has an entry for each node, or is such a mapping of one. `seeds` are global ids, or a node
-    type with ids within it; all nodes where they are left out.
+    Batches come in the same order with the same content for the same `seed` and epoch, whatever the
+    threads do; each iteration over the loader is the next epoch (`epoch` may be set).
 
-    `prefetch` batches are made ahead in two threads; 0 makes each when it is asked for. Batches come
-    in the same order with the same content for the same `seed` and epoch, whatever the threads do;
-    each iteration over the loader is the next epoch (`epoch` may be set).
+    Args:
+        graph: The graph.
+        features: A tensor, a unified tensor in memory or on disk, or a mapping of such by node
+            type; None (default) for none.
+        labels: An entry for each node, or a mapping of one node type to such; None (default) for
+            none.
+        seeds: Global ids, or a node type with ids within it; None (default) for all nodes.
+        batch_size: Seeds of a batch (default 1024).
+        fan_outs: Neighbors per hop, as in `NeighborSampler` (default 15, 10, 5).
+        shuffle: Whether seeds come in a new order in each epoch (default False).
+        seed: Of every random choice (default 0).
+        replace: As in `NeighborSampler` (default False).
+        resample: As in `NeighborSampler` (default True).
+        drop_last: Whether a smaller last batch is left out (default False).
+        prefetch: Batches made ahead in two threads; 0 makes each when it is asked for (default 2).
+        device: Where batches are wanted; None (default) leaves them on the CPU.
+        progress: Whether a bar shows the progress of each epoch (default False).
     """
 
     @outside_graphs

@@ -39,7 +39,7 @@ class Block:
     """
 
     source_nodes: torch.Tensor  # (S,) global ids; the first `num_targets` are the targets
-    num_targets: int
+    num_targets: int  # nodes that hear
     pointers: torch.Tensor  # (T + 1,): target t hears from sources[pointers[t]:pointers[t + 1]]
     sources: torch.Tensor  # (E,) local ids
     positions: torch.Tensor  # (E,) places in the graph's `by_target()` index
@@ -83,9 +83,11 @@ class Block:
         return torch.stack([self.sources.long(), targets])
 
     def reduce(self, x: torch.Tensor, op: str = "mean") -> torch.Tensor:
-        """(T, features): the sum, mean or maximum over each target's sources; zeros for none.
+        """(T, features): what each target hears from its sources; zeros where it has none.
 
-        `x` has a row for each source node. Gradients flow back to it.
+        Args:
+            x: A row for each source node; gradients flow back to it.
+            op: `"sum"`, `"mean"` (default) or `"max"`.
         """
         if op not in REDUCTIONS:
             raise SamplingError(f"op must be one of {', '.join(REDUCTIONS)}, got {op!r}.")
@@ -136,7 +138,7 @@ class NeighborSample:
 
     seeds: torch.Tensor  # distinct seeds in the order they were given: the last block's targets
     seed_rows: torch.Tensor  # for each seed as it was given, its position in `seeds`
-    blocks: Sequence[Block]
+    blocks: Sequence[Block]  # the first layer's block first
     number: int  # which sample of its sampler, or of its epoch, it is
     trees: torch.Tensor | None = None  # of disjoint samples: the seed of each input node
 

@@ -60,31 +60,39 @@ class NeighborSampler:
     >>> sample.seeds.tolist(), sample.blocks[-1].target_nodes.tolist()
     ([0], [0])
 
-    `fan_outs` says how many incoming edges are followed: first from the seeds, then from their
-    neighbors, and so on (PyG's order; DGL's is the reverse). An entry is a number for all relations
-    together, -1 for all edges, or a mapping with a number for each relation (by its name, its three
-    words or its number).
+    A `strategy` is one of:
 
-    Without `replace`, every set of neighbors of that size is equally likely. With `resample`, every
-    layer draws anew for all of its targets, as in DGL; without, a node keeps the neighbors that it
-    got first, as in PyG, which takes less time and brings fewer nodes.
-
-    `strategy` is one of:
-
-    - `uniform`: each neighbor is as likely as any other;
-    - `weighted`: in proportion to `weights`, one for each edge, which are the graph's edge data
-      `weight` where they are left out; without replacement one after the other, among those left;
+    - `uniform`: each set of neighbors of that size is as likely as any other;
+    - `weighted`: in proportion to `weights`; without replacement one after the other, among those left;
     - `last`: the latest ones, with times;
     - `labor`: as likely as `uniform` for each target, but targets of a hop prefer the same neighbors,
       so that there are fewer nodes whose features are read.
 
-    With `node_times` or `edge_times` (tensors of whole numbers, or names of the graph's data) a seed
-    sees nothing that is later than itself: no edge, and no node. What has the very time of the seed is
-    seen unless `includes_equal` is false. `disjoint` gives every seed a tree of its own, as times do
-    always: `sample.trees` says to which seed a node belongs.
+    With times, a seed sees nothing that is later than itself: no edge, and no node. The same `seed` and
+    the same number of a sample give the same blocks, on any number of threads, from memory and from disk.
+    Threads may share a sampler.
 
-    The same `seed` and the same number of a sample give the same blocks, on any number of threads,
-    from memory and from disk. Threads may share a sampler.
+    Args:
+        graph: The graph.
+        fan_outs: How many incoming edges are followed: first from the seeds, then from their
+            neighbors, and so on (PyG's order; DGL's is the reverse). An entry is a number for all
+            relations together, -1 for all edges, or a mapping with a number for each relation, by
+            its name, its three words or its number.
+        replace: Whether a neighbor may be drawn more than once (default False).
+        resample: Whether every layer draws anew for all of its targets, as in DGL (default True).
+            False keeps the neighbors that a node got first, as in PyG, which takes less time and
+            brings fewer nodes.
+        seed: Of every random choice (default 0).
+        strategy: `"uniform"` (default), `"weighted"`, `"last"` or `"labor"`.
+        weights: One for each edge; None (default) takes the graph's edge data `weight` where the
+            strategy needs them.
+        node_times: Whole numbers, one for each node, or a name in the graph's node data; None
+            (default) for none.
+        edge_times: Whole numbers, one for each edge, or a name in the graph's edge data; None
+            (default) for none.
+        includes_equal: Whether what has the very time of a seed is seen (default True).
+        disjoint: Whether every seed has a tree of its own; `sample.trees` says to which seed a node
+            belongs. None (default) does that with times.
     """
 
     @outside_graphs
@@ -147,12 +155,15 @@ class NeighborSampler:
         number: int | None = None,
         threads: int | None = None,
     ) -> NeighborSample:
-        """The blocks around `seeds`, node ids of any integer dtype; repeated ones count once.
+        """The blocks around `seeds`.
 
-        `times` are the moments of the seeds, those of their nodes where they are left out. Edges whose
-        ids are in `exclude` are not followed. `number` says which sample of this sampler it is, and so
-        which random numbers it gets; samples are counted from 0 where it is left out. `threads` defaults
-        to PyTorch's. In disjoint samples every seed counts, also where it repeats.
+        Args:
+            seeds: Node ids of any integer dtype. Repeated ones count once, but in disjoint samples.
+            times: The moments of the seeds; None (default) takes those of their nodes.
+            exclude: Ids of edges that are not followed; None (default) for none.
+            number: Which sample of this sampler it is, and so which random numbers it gets; None
+                (default) counts from 0.
+            threads: Threads that draw; None (default) takes PyTorch's number.
         """
         given = self.require_seeds(seeds)
         moments = read_seed_times(self.rule, given, times)
@@ -299,7 +310,14 @@ class NeighborSampler:
     def sample_plainly(
         self, seeds: Any, number: int, *, times: Any = None, exclude: Any = None
     ) -> NeighborSample:
-        """The same sample in plain Python: where there is no compiler, and to compare with."""
+        """The same sample in plain Python: where there is no compiler, and to compare with.
+
+        Args:
+            seeds: Node ids, as for `sample`.
+            number: Which sample of this sampler it is.
+            times: The moments of the seeds; None (default) takes those of their nodes.
+            exclude: Ids of edges that are not followed; None (default) for none.
+        """
         given = self.require_seeds(seeds)
         moments = read_seed_times(self.rule, given, times)
         excluded = [] if exclude is None else find_positions(self.graph, exclude).tolist()

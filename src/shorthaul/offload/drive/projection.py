@@ -5,7 +5,7 @@ says what one device would write per step, how fast it must write for that to be
 long the drives are rated to take it. Nothing is measured; every assumption is listed in the result.
 
 >>> gpt3, batch, split = KNOWN["GPT-3 175B"]
->>> projected = project(gpt3, batch=batch, parallelizm=split)
+>>> projected = project(gpt3, batch=batch, parallelism=split)
 >>> round(projected.written_bytes_per_step / 1e9), round(projected.step_seconds, 1)
 (309, 64.5)
 >>> round(projected.needed_write_bytes_per_second / 1e9, 1), projected.is_hidden
@@ -91,7 +91,7 @@ class Transformer:
 
 
 @dataclass(frozen=True)
-class Parallelizm:
+class Parallelism:
     """Over how many devices each part of the work is split."""
 
     tensor: int = 1
@@ -133,7 +133,7 @@ class Projection:
     """What one device does in one step, and what was assumed to say so."""
 
     model: Transformer
-    parallelizm: Parallelizm
+    parallelism: Parallelism
     layer_bytes: int  # of one layer and one micro-batch; the largest kind of layer
     micro_batch_bytes: int  # of all layers of one device
     micro_batches: int
@@ -156,7 +156,7 @@ class Projection:
         hidden = "hidden behind the step" if self.is_hidden else "NOT hidden: the step waits"
         return "\n".join(
             (
-                f"{self.model.name} on {self.parallelizm.devices:,} devices",
+                f"{self.model.name} on {self.parallelism.devices:,} devices",
                 f"  activations      {format_bytes(self.micro_batch_bytes)} per device and "
                 f"micro-batch, {format_bytes(self.kept_bytes)} at the peak when kept",
                 f"  written          {format_bytes(self.written_bytes_per_step)} per device and "
@@ -177,7 +177,7 @@ def estimate_layer_bytes(
     value_bytes: int = 2,
     attention: str = "fused",
     has_dropout: bool = False,
-    parallelizm: Parallelizm | None = None,
+    parallelism: Parallelism | None = None,
     is_decoder: bool = False,
 ) -> int:
     """Bytes that one layer saves for the backward pass, on one device; see the module for the sum.
@@ -186,7 +186,7 @@ def estimate_layer_bytes(
     """
     if attention not in ("fused", "unfused"):
         raise PlanError(f"attention must be 'fused' or 'unfused', got {attention!r}.")
-    split = parallelizm or Parallelizm()
+    split = parallelism or Parallelism()
     h, w, inner = model.hidden, value_bytes, model.inner
     tokens = model.target_sequence if is_decoder else model.sequence
     mask = h if has_dropout else 0
@@ -231,7 +231,7 @@ def project(
     *,
     batch: int,
     micro_batch: int = 1,
-    parallelizm: Parallelizm | None = None,
+    parallelism: Parallelism | None = None,
     accelerator: Accelerator | None = None,
     drives: Drives | None = None,
     value_bytes: int = 2,
@@ -239,13 +239,22 @@ def project(
     has_dropout: bool = False,
     window_share: float = 0.5,
 ) -> Projection:
-    """Offload every activation of every layer: what that takes of link and drives.
+    """What it takes of link and drives to offload every activation of every layer.
 
-    `batch` counts the sequences of a step over all devices. `window_share` is the part of a step in
-    which its stores must be done: the forward pass is a third of it, and what is stored last is
-    needed first.
+    Args:
+        model: The transformer.
+        batch: Sequences of a step, over all devices.
+        micro_batch: Sequences of a micro-batch (default 1).
+        parallelism: How the model is divided; None (default) for one device.
+        accelerator: The device; None (default) for an A100.
+        drives: The drives of each device; None (default) for four of 3.2 TB.
+        value_bytes: Bytes of a value (default 2).
+        attention: `"fused"` (default), or `"unfused"`, which keeps the scores.
+        has_dropout: Whether dropout masks are saved (default False).
+        window_share: The part of a step in which its stores must be done: the forward pass is a
+            third of it, and what is stored last is needed first (default 0.5).
     """
-    split = parallelizm or Parallelizm()
+    split = parallelism or Parallelism()
     device, drives = accelerator or Accelerator(), drives or Drives()
     if batch % (micro_batch * split.data):
         raise PlanError(
@@ -261,7 +270,7 @@ def project(
             value_bytes=value_bytes,
             attention=attention,
             has_dropout=has_dropout,
-            parallelizm=split,
+            parallelism=split,
             is_decoder=is_decoder,
         )
 
@@ -277,7 +286,7 @@ def project(
     per_drive_per_day = estimate_bytes_per_day(written_bytes / drives.count, step_seconds)
     return Projection(
         model=model,
-        parallelizm=split,
+        parallelism=split,
         layer_bytes=max(encoder_bytes, decoder_bytes),
         micro_batch_bytes=micro_batch_bytes,
         micro_batches=micro_batches,
@@ -300,7 +309,7 @@ def project(
     )
 
 
-def _state_assumptions(split: Parallelizm, device: Accelerator, drives: Drives) -> tuple[str, ...]:
+def _state_assumptions(split: Parallelism, device: Accelerator, drives: Drives) -> tuple[str, ...]:
     return (
         "every activation of every layer is offloaded; embeddings, the last norm and logits are "
         "used at once and are not",
@@ -315,10 +324,10 @@ def _state_assumptions(split: Parallelizm, device: Accelerator, drives: Drives) 
 
 # Shapes and global batches (in sequences) as the models' authors published them; the split over
 # devices is ours where they did not say.
-KNOWN: Mapping[str, tuple[Transformer, int, Parallelizm]] = {
+KNOWN: Mapping[str, tuple[Transformer, int, Parallelism]] = {
     model.name: (model, batch, split)
     for model, batch, split in (
-        (Transformer("BERT-large", "bert", 24, 1024, 16, 512, 30_522), 256, Parallelizm(data=8)),
+        (Transformer("BERT-large", "bert", 24, 1024, 16, 512, 30_522), 256, Parallelism(data=8)),
         (
             Transformer(
                 "T5-11B",
@@ -334,7 +343,7 @@ KNOWN: Mapping[str, tuple[Transformer, int, Parallelizm]] = {
                 decoder_sequence=114,
             ),
             128,
-            Parallelizm(tensor=8, data=4),
+            Parallelism(tensor=8, data=4),
         ),
         (
             Transformer(
@@ -350,12 +359,12 @@ KNOWN: Mapping[str, tuple[Transformer, int, Parallelizm]] = {
                 is_gated=True,
             ),
             1024,
-            Parallelizm(tensor=8, pipeline=4, data=16),
+            Parallelism(tensor=8, pipeline=4, data=16),
         ),
         (
             Transformer("GPT-3 175B", "gpt", 96, 12_288, 96, 2048, 50_257),
             1536,
-            Parallelizm(tensor=8, pipeline=8, data=6),
+            Parallelism(tensor=8, pipeline=8, data=6),
         ),
         (
             Transformer(
@@ -371,12 +380,12 @@ KNOWN: Mapping[str, tuple[Transformer, int, Parallelizm]] = {
                 is_gated=True,
             ),
             2048,
-            Parallelizm(tensor=8, pipeline=16, data=64),
+            Parallelism(tensor=8, pipeline=16, data=64),
         ),
         (
             Transformer("MT-NLG 530B", "gpt", 105, 20_480, 128, 2048, 50_257),
             1920,
-            Parallelizm(tensor=8, pipeline=35, data=12),
+            Parallelism(tensor=8, pipeline=35, data=12),
         ),
     )
 }
@@ -390,7 +399,7 @@ def render_known_models() -> str:
         "| --- | --- | ---: | ---: | ---: | ---: | --- | ---: |",
     ]
     for model, batch, split in KNOWN.values():
-        each = project(model, batch=batch, parallelizm=split)
+        each = project(model, batch=batch, parallelism=split)
         years = math.inf if each.life_days is None else each.life_days / 365
         lines.append(
             f"| {model.name} | {split.devices:,} ({split.tensor} x {split.pipeline} x {split.data}) "

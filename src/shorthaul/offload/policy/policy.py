@@ -28,9 +28,9 @@ _log = logging.getLogger("shorthaul")
 class SavedTensor(NamedTuple):
     """What a policy is told about a storage that autograd is saving."""
 
-    size_bytes: int
-    dtype: str
-    shape: tuple[int, ...]
+    size_bytes: int  # of the storage
+    dtype: str  # such as float32
+    shape: tuple[int, ...]  # of the tensor that was saved first
     scope: str  # the modules around it, such as `GPT.Block.Linear`
     position: int  # how many were saved before it in this forward pass
     place: Place = Place()  # the same by regions

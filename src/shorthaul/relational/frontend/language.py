@@ -36,13 +36,20 @@ from shorthaul.relational.ir.spaces import Space
 def linear(x: Any, weight: Any) -> Expression:
     """x times a weight: `linear(e.source.x, weight[e.relation])`, also `e.source.x @ weight[e.relation]`.
 
-    With heads: (heads, in) by (heads, in, out).
+    Args:
+        x: An expression; (in,), or (heads, in).
+        weight: A weight; (in, out), or (heads, in, out).
     """
     return multiply_matrix(x, weight)
 
 
 def dot(left: Any, right: Any) -> Expression:
-    """The inner product along the last dimension, which stays with width 1."""
+    """The inner product along the last dimension, which stays with width 1.
+
+    Args:
+        left: An expression.
+        right: An expression of the same widths.
+    """
     product = combine("multiply", left, right)
     if not product.shape:
         raise fail("an inner product of single numbers", "multiply them with *")
@@ -50,7 +57,12 @@ def dot(left: Any, right: Any) -> Expression:
 
 
 def outer(left: Any, right: Any) -> Expression:
-    """The outer product of two vectors."""
+    """The outer product of two vectors.
+
+    Args:
+        left: An expression.
+        right: An expression.
+    """
     left, right = as_expression(left), as_expression(right)
     if not left.shape or not right.shape:
         raise fail("an outer product of single numbers", "multiply them with *")
@@ -71,12 +83,12 @@ def concat(*values: Any) -> Expression:
 
 
 def reduce_sum(value: Any, within: str = "target") -> Expression:
-    """The sum over all incoming edges of each target; within a relation: for every edge."""
+    """The sum over the incoming edges. Its arguments are those of `reduce_max`."""
     return reduce_edges(value, "sum", within)
 
 
 def reduce_mean(value: Any, within: str = "target") -> Expression:
-    """The mean over the incoming edges, 0 where there are none; within a relation: for every edge."""
+    """The mean over the incoming edges, 0 where there are none. Its arguments are those of `reduce_max`."""
     value = spread(as_expression(value), Space.EDGE)
     recorder = value._recorder
     way = group_way(recorder, within)
@@ -86,17 +98,26 @@ def reduce_mean(value: Any, within: str = "target") -> Expression:
 
 
 def reduce_max(value: Any, within: str = "target") -> Expression:
-    """The maximum over the incoming edges, 0 where there are none; within a relation: for every edge."""
+    """The maximum over the incoming edges, 0 where there are none.
+
+    Args:
+        value: An expression of edges.
+        within: `"target"` (default) for a value per target, `"relation"` for one per edge, over the
+            edges of its target with the same relation.
+    """
     return reduce_edges(value, "max", within)
 
 
 def reduce_min(value: Any, within: str = "target") -> Expression:
-    """The minimum, otherwise as `reduce_max`."""
+    """The minimum over the incoming edges, 0 where there are none. Its arguments are those of `reduce_max`."""
     return reduce_edges(value, "min", within)
 
 
 def softmax(value: Any, within: str = "target") -> Expression:
-    """exp(value) as a share of its target's edges, or of those with the same relation; never overflows."""
+    """exp(value) as a share of the edges of its target; never overflows.
+
+    Its arguments are those of `reduce_max`.
+    """
     value = spread(as_expression(value), Space.EDGE)
     recorder = value._recorder
     way = group_way(recorder, within)
@@ -109,7 +130,12 @@ def softmax(value: Any, within: str = "target") -> Expression:
 
 
 def dropout(value: Any, probability: float) -> Expression:
-    """Zero with `probability`, else scaled up; only while training, from the layer's seed."""
+    """Zero with `probability`, else scaled up; only while training, from the layer's seed.
+
+    Args:
+        value: An expression.
+        probability: Share of the values that become zero.
+    """
     value = as_expression(value)
     if not isinstance(probability, int | float) or not 0 <= probability < 1:
         raise fail(f"dropout with probability {probability!r}", "a number from 0 up to 1, below it")
@@ -128,7 +154,14 @@ def dropout(value: Any, probability: float) -> Expression:
 def layer_norm(
     value: Any, weight: Any = None, bias: Any = None, epsilon: float = 1e-5
 ) -> Expression:
-    """Zero mean and unit variance along the last dimension, then scaled and shifted."""
+    """Zero mean and unit variance along the last dimension, then scaled and shifted.
+
+    Args:
+        value: An expression.
+        weight: Scales the result; None (default) for no scale.
+        bias: Is added to it; None (default) for none.
+        epsilon: Added to the variance (default 1e-5).
+    """
     value = as_expression(value)
     if not value.shape or not value.shape[-1]:
         raise fail("layer_norm of a value without a width", "give it a value with several elements")
@@ -175,7 +208,12 @@ def softplus(value: Any) -> Expression:
 
 
 def total(value: Any, *axes: int) -> Expression:
-    """The sum along dimensions of one row, which stay with width 1; without any, along all."""
+    """The sum along dimensions of one row, which stay with width 1; without any, along all.
+
+    Args:
+        value: An expression.
+        axes: Dimensions of one row; none (default) for all of them.
+    """
     value = as_expression(value)
     axes = axes or tuple(range(len(value.shape)))
     if any(not 0 <= axis < len(value.shape) for axis in axes):
@@ -187,13 +225,23 @@ def total(value: Any, *axes: int) -> Expression:
 
 
 def leaky_relu(value: Any, negative_slope: float = 0.2) -> Expression:
-    """x, or `negative_slope` times x below 0. The default is that of graph attention; PyTorch's is 0.01."""
+    """x where it is positive, a multiple of it elsewhere.
+
+    Args:
+        value: An expression.
+        negative_slope: The multiple (default 0.2, as in graph attention; PyTorch's is 0.01).
+    """
     value = as_expression(value)
     return value._recorder.add("leaky_relu", value._value, slope=float(negative_slope))
 
 
 def broadcast(value: Any, *shape: int) -> Expression:
-    """`value` repeated to these widths."""
+    """`value` repeated to these widths.
+
+    Args:
+        value: An expression.
+        shape: The widths.
+    """
     value = as_expression(value)
     return value._recorder.add("broadcast", value._value, shape=tuple(shape))
 

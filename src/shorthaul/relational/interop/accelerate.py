@@ -51,8 +51,8 @@ class SwappedLayer:
 class AccelerationReport:
     """What `accelerate` did."""
 
-    model: nn.Module
-    swapped: list[SwappedLayer]
+    model: nn.Module  # as it is now
+    swapped: list[SwappedLayer]  # layers that run compiled
     left: dict[str, str]  # name -> why
     _swaps: list[Swap] = field(repr=False)
 

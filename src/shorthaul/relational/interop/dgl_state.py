@@ -29,6 +29,10 @@ def load_dgl_state_dict(layer: nn.Module, state: Mapping[str, torch.Tensor]) -> 
     >>> state = {"linear_r.W": torch.ones(2, 8, 4), "h_bias": torch.ones(4)}
     >>> layer = sh.relational.RGCNConv(8, 4, 2, aggr="add", root_weight=False)
     >>> sh.relational.load_dgl_state_dict(layer, state)
+
+    Args:
+        layer: Receives the parameters.
+        state: What DGL's `state_dict()` returned.
     """
     if isinstance(layer, HGTConv):
         raise LayerArgumentError(

@@ -80,7 +80,6 @@ class CompGCNConv(nn.Module):
 
     There are `2 * num_relations` relations: the inverse of relation r is `num_relations + r`, as
     `RelationalGraph.with_inverses` makes them. They have embeddings, which the layer takes and returns.
-    `opn` composes a node with a relation: their difference, product, or circular correlation.
 
     >>> import torch, shorthaul as sh
     >>> compose = sh.relational.CompGCNConv(8, 4, num_relations=1, opn="corr")
@@ -88,6 +87,17 @@ class CompGCNConv(nn.Module):
     >>> x, relations = compose(torch.randn(2, 8), edge_index, edge_type, torch.randn(2, 8))
     >>> x.shape, relations.shape
     (torch.Size([2, 4]), torch.Size([2, 4]))
+
+    Args:
+        in_channels: Width of the features of nodes and relations.
+        out_channels: Width of the result.
+        num_relations: Relations, without their inverses.
+        opn: How a node is composed with a relation: `"sub"`, `"mult"`, or `"corr"`, circular
+            correlation (default).
+        dropout: Share of the summed messages that become zero in training (default 0).
+        bias: Whether the layer has a bias (default False).
+        batch_norm: Whether the result is normalized over the batch (default True).
+        activation: Applied to the nodes' result; None (default) for none.
     """
 
     def __init__(
@@ -138,7 +148,14 @@ class CompGCNConv(nn.Module):
         edge_type: torch.Tensor | None,
         rel_embed: torch.Tensor,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Features of nodes and of relations, and edges; new features of both."""
+        """New features of nodes and of relations.
+
+        Args:
+            x: (nodes, in_channels).
+            edge_index: (2, edges), or a graph.
+            edge_type: The relation of each edge; None where the graph has it.
+            rel_embed: (2 * num_relations, in_channels).
+        """
         require_one_set(x, self)
         expected = 2 * self.num_relations, self.in_channels
         if tuple(rel_embed.shape) != expected:

@@ -83,6 +83,15 @@ class DGLHGTConv(nn.Module):
     >>> edge_index, etype = torch.tensor([[0, 0, 1], [1, 2, 2]]), torch.tensor([0, 1, 0])
     >>> transform(edge_index, torch.randn(3, 8), torch.tensor([1, 0, 1]), etype).shape
     torch.Size([3, 8])
+
+    Args:
+        in_size: Width of the features.
+        head_size: Width of each head; the result has `head_size * num_heads`.
+        num_heads: Heads of attention.
+        num_ntypes: Types of nodes.
+        num_etypes: Relations.
+        dropout: Share of the result that becomes zero in training (default 0.2).
+        use_norm: Whether the result is normalized layer-wise (default False).
     """
 
     def __init__(
@@ -134,10 +143,17 @@ class DGLHGTConv(nn.Module):
         *,
         presorted: bool = False,  # noqa: ARG002 - DGL's signature
     ) -> torch.Tensor:
-        """The graph, features and type of every node, the relation of every edge.
+        """New features of the nodes.
 
-        Nodes of a type are needed side by side: where they are not, features are put in that order
-        and results back. `presorted` is not needed to find out.
+        Nodes of a type are needed side by side: where they are not, features are put in that order and
+        results back.
+
+        Args:
+            g: A DGL graph, or whatever the other layers take.
+            x: (nodes, in_size).
+            ntype: The type of each node.
+            etype: The relation of each edge; None (default) where the graph has it.
+            presorted: DGL's argument; it is found out without it (default False).
         """
         require_one_set(x, self)
         found = read_input(x, g, etype, self.num_etypes)

@@ -94,6 +94,21 @@ class GATv2Conv(nn.Module):
     >>> attend = sh.relational.GATv2Conv(8, 4, heads=2)
     >>> attend(torch.randn(3, 8), torch.tensor([[0, 0, 1], [1, 2, 2]])).shape
     torch.Size([3, 8])
+
+    Args:
+        in_channels: Width of the features, or (of sources, of targets).
+        out_channels: Width of each head.
+        heads: Heads of attention (default 1).
+        concat: Whether heads are concatenated; False averages them (default True).
+        negative_slope: Of the leaky ReLU (default 0.2).
+        dropout: Share of the attention that becomes zero in training (default 0).
+        add_self_loops: Whether each node hears from itself (default True).
+        edge_dim: Width of edge features; None (default) for none.
+        fill_value: Edge features of those loops: a number, a tensor, or how they are made of the
+            node's other edges (default `"mean"`).
+        bias: Whether the layer has a bias (default True).
+        share_weights: Whether sources and targets have the same weights (default False).
+        residual: Whether a linear map of the target is added to its result (default False).
     """
 
     def __init__(
@@ -176,9 +191,14 @@ class GATv2Conv(nn.Module):
         edge_attr: torch.Tensor | None = None,
         return_attention_weights: bool | None = None,
     ) -> Any:
-        """Node features, or those of sources and targets; edges; edge features with `edge_dim`.
+        """New features of the nodes; with `return_attention_weights`, also edges and their attention.
 
-        With `return_attention_weights`, also the edges, loops included, and the attention of each.
+        Args:
+            x: Node features, or those of sources and of targets.
+            edge_index: (2, edges), or a graph.
+            edge_attr: (edges, edge_dim); None (default) for none.
+            return_attention_weights: Whether the edges, loops included, and the attention of each
+                are returned; None (default) for not.
         """
         is_apart = not isinstance(x, torch.Tensor)
         if is_apart and x[1] is None:

@@ -59,6 +59,14 @@ class HANConv(nn.Module):
     >>> edges = {("author", "writes", "paper"): torch.tensor([[0, 1, 2], [0, 0, 3]])}
     >>> attend(x, edges)["paper"].shape
     torch.Size([4, 8])
+
+    Args:
+        in_channels: Width of the features, or one for each node type.
+        out_channels: Width of the result.
+        metadata: Names of the node types, and the relations.
+        heads: Heads of attention (default 1).
+        negative_slope: Of the leaky ReLU (default 0.2).
+        dropout: Share of the attention that becomes zero in training (default 0).
     """
 
     def __init__(
@@ -107,10 +115,13 @@ class HANConv(nn.Module):
         edge_index_dict: Any = None,
         return_semantic_attention_weights: bool = False,
     ) -> Any:
-        """Features per node type and edges per relation, or `HeteroData`; new features per node type.
+        """New features per node type.
 
-        With `return_semantic_attention_weights`, also the share of each relation, per node type, in
-        the order in which relations were given.
+        Args:
+            x_dict: Features per node type, or `HeteroData`.
+            edge_index_dict: Edges per relation; None (default) where `x_dict` has them.
+            return_semantic_attention_weights: Whether the share of each relation, per node type, is
+                returned, too, in the order in which relations were given (default False).
         """
         x_dict, graph = read_typed_input(x_dict, edge_index_dict, self.metadata)
         values = {

@@ -100,6 +100,12 @@ class HGTConv(nn.Module):
     >>> edges = {("author", "writes", "paper"): torch.tensor([[0, 1, 2], [0, 0, 3]])}
     >>> transform(x, edges)["paper"].shape
     torch.Size([4, 8])
+
+    Args:
+        in_channels: Width of the features, or one for each node type.
+        out_channels: Width of the result.
+        metadata: Names of the node types, and the relations.
+        heads: Heads of attention (default 1).
     """
 
     def __init__(
@@ -142,10 +148,12 @@ class HGTConv(nn.Module):
             nn.init.ones_(each)
 
     def forward(self, x_dict: Any, edge_index_dict: Any = None) -> dict[str, torch.Tensor]:
-        """Features per node type, edges per relation; new features per node type.
+        """New features per node type.
 
-        Edges are a mapping of relations to edges, a typed `RelationalGraph` or a typed DGL graph. PyG's
-        `HeteroData` holds both.
+        Args:
+            x_dict: Features per node type, or `HeteroData`.
+            edge_index_dict: A mapping of relations to edges, a typed `RelationalGraph` or a typed
+                DGL graph; None (default) where `x_dict` has them.
         """
         x_dict, graph = read_typed_input(
             x_dict, edge_index_dict, self.metadata, every_relation=True

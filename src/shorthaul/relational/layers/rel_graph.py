@@ -65,6 +65,19 @@ class RelGraphConv(nn.Module):
     >>> edge_index, kinds = torch.tensor([[0, 0, 1], [1, 2, 2]]), torch.tensor([0, 1, 0])
     >>> convolve(edge_index, torch.randn(3, 8), kinds).shape
     torch.Size([3, 4])
+
+    Args:
+        in_feat: Width of the features.
+        out_feat: Width of the result.
+        num_rels: Relations.
+        regularizer: How weights of relations are tied: `"basis"`, `"bdd"` (blocks on their
+            diagonal), or None (default).
+        num_bases: Number of bases or blocks; None (default) for one per relation.
+        bias: Whether the layer has a bias (default True).
+        activation: Applied to the result; None (default) for none.
+        self_loop: Whether a linear map of the target is added to its result (default True).
+        dropout: Share of the result that becomes zero in training (default 0).
+        layer_norm: Whether the sum of the messages is normalized layer-wise (default False).
     """
 
     def __init__(
@@ -121,7 +134,15 @@ class RelGraphConv(nn.Module):
         *,
         presorted: bool = False,  # noqa: ARG002 - DGL's signature
     ) -> torch.Tensor:
-        """The graph, features of its nodes, the relation and the factor of every edge."""
+        """New features of the nodes.
+
+        Args:
+            g: A DGL graph, or whatever the other layers take.
+            feat: (nodes, in_feat).
+            etypes: The relation of each edge; None (default) where the graph has it.
+            norm: (edges, 1): a factor for each message; None (default) for none.
+            presorted: DGL's argument; it is found out without it (default False).
+        """
         require_one_set(feat, self)
         found = read_input(feat, g, etypes, self.num_rels)
         tensors = {"x": found.sources, **self._read_weights()}

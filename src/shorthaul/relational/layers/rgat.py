@@ -116,6 +116,27 @@ class RGATConv(nn.Module):
     >>> edge_index, edge_type = torch.tensor([[0, 0, 1], [1, 2, 2]]), torch.tensor([0, 1, 0])
     >>> attend(torch.randn(3, 8), edge_index, edge_type).shape
     torch.Size([3, 8])
+
+    Args:
+        in_channels: Width of the features.
+        out_channels: Width of each head.
+        num_relations: Relations.
+        num_bases: Weights of relations are mixed from this many; None (default) for weights of
+            their own.
+        num_blocks: Weights of relations have this many blocks on their diagonal; None (default) for
+            full ones.
+        mod: Changes the attention: `"additive"`, `"scaled"`, `"f-additive"`, `"f-scaled"`, or None
+            (default).
+        attention_mechanism: Edges that share attention: `"across-relation"` (default) or
+            `"within-relation"`.
+        attention_mode: `"additive-self-attention"` (default) or `"multiplicative-self-attention"`.
+        heads: Heads of attention (default 1).
+        dim: Width of each head's attention (default 1).
+        concat: Whether heads are concatenated; False averages them (default True).
+        negative_slope: Of the leaky ReLU (default 0.2).
+        dropout: Share of the attention that becomes zero in training (default 0).
+        edge_dim: Width of edge features; None (default) for none.
+        bias: Whether the layer has a bias (default True).
     """
 
     def __init__(
@@ -260,10 +281,16 @@ class RGATConv(nn.Module):
         size: tuple[int, int] | None = None,
         return_attention_weights: bool | None = None,
     ) -> Any:
-        """Node features, or those of sources and targets; edges, relations; edge features with `edge_dim`.
+        """New features of the nodes; with `return_attention_weights`, also edges and their attention.
 
-        With `return_attention_weights`, True or False, also the edges, and the share of each before
-        `mod` and dropout.
+        Args:
+            x: Node features, or those of sources and of targets.
+            edge_index: (2, edges), or a graph.
+            edge_type: The relation of each edge; None (default) where the graph has it.
+            edge_attr: (edges, edge_dim); None (default) for none.
+            size: Numbers of sources and targets; None (default) reads them off `x`.
+            return_attention_weights: True or False returns the edges, too, and the share of each
+                before `mod` and dropout; None (default) does not.
         """
         given = read_input(x, edge_index, edge_type, self.num_relations, size)
         tensors = {"x": given.sources, "q": self.q, "k": self.k, **self._read_weights()}

@@ -97,6 +97,20 @@ class RGCNConv(nn.Module):
     >>> edge_index, edge_type = torch.tensor([[0, 0, 1], [1, 2, 2]]), torch.tensor([0, 1, 0])
     >>> convolve(torch.randn(3, 8), edge_index, edge_type).shape
     torch.Size([3, 4])
+
+    Args:
+        in_channels: Width of the features, twice if it is a pair, or the number of nodes for a
+            table of embeddings.
+        out_channels: Width of the result.
+        num_relations: Relations.
+        num_bases: Weights of relations are mixed from this many; None (default) for weights of
+            their own.
+        num_blocks: Weights of relations have this many blocks on their diagonal; None (default) for
+            full ones.
+        aggr: `"mean"` over the edges of each relation (default), `"add"` or `"max"`.
+        root_weight: Whether a linear map of the target is added to its result (default True).
+        is_sorted: PyG's argument; it is found out without it (default False).
+        bias: Whether the layer has a bias (default True).
     """
 
     def __init__(
@@ -188,7 +202,14 @@ class RGCNConv(nn.Module):
         edge_index: Any,
         edge_type: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """Features (or None or numbers of nodes, for a table of embeddings), edges, relations."""
+        """New features of the nodes.
+
+        Args:
+            x: Node features, those of sources and of targets, or, for a table of embeddings, None
+                or numbers of nodes.
+            edge_index: (2, edges), or a graph.
+            edge_type: The relation of each edge; None (default) where the graph has it.
+        """
         if x is None or (isinstance(x, torch.Tensor) and x.dtype in (torch.int32, torch.int64)):
             numbers = (
                 x if x is not None else torch.arange(self.width, dtype=torch.int64, device="cpu")

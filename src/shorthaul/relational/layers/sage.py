@@ -48,6 +48,15 @@ class SAGEConv(nn.Module):
     >>> sage = sh.relational.SAGEConv(8, 4)
     >>> sage(torch.randn(3, 8), torch.tensor([[0, 0, 1], [1, 2, 2]])).shape
     torch.Size([3, 4])
+
+    Args:
+        in_channels: Width of the features, or (of sources, of targets).
+        out_channels: Width of the result.
+        aggr: `"mean"` (default), `"add"` or `"max"`.
+        normalize: Whether each row of the result has length one (default False).
+        root_weight: Whether a linear map of the target is added to its result (default True).
+        project: Whether sources pass a linear layer and a ReLU first (default False).
+        bias: Whether the layer has a bias (default True).
     """
 
     def __init__(
@@ -89,7 +98,13 @@ class SAGEConv(nn.Module):
         edge_index: Any,
         size: tuple[int, int] | None = None,
     ) -> torch.Tensor:
-        """Node features, or those of sources and targets, and edges."""
+        """New features of the nodes.
+
+        Args:
+            x: Node features, or those of sources and of targets.
+            edge_index: (2, edges), or a graph.
+            size: Numbers of sources and targets; None (default) reads them off `x`.
+        """
         if isinstance(x, torch.Tensor) and self.lin_r is not None and not self.is_alike:
             raise LayerArgumentError(
                 f"the layer was made for sources and targets of widths {self.in_channels}",

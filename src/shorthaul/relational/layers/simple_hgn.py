@@ -78,6 +78,20 @@ class SimpleHGN(nn.Module):
     ... )
     >>> second(hidden, edge_index, edge_type, attention).shape
     torch.Size([3, 8])
+
+    Args:
+        in_channels: Width of the features.
+        out_channels: Width of each head.
+        num_relations: Relations.
+        edge_dim: Width of the relations' embeddings (default 64).
+        heads: Heads of attention (default 1).
+        feature_dropout: Share of the features that become zero in training (default 0).
+        dropout: Share of the attention that becomes zero in training (default 0).
+        negative_slope: Of the leaky ReLU (default 0.2).
+        residual: Whether a linear map of the target is added to its result (default False).
+        activation: Applied to the result; None (default) for none.
+        bias: Whether the layer has a bias (default False).
+        beta: Share of the last layer's attention in this one's (default 0).
     """
 
     def __init__(
@@ -153,9 +167,16 @@ class SimpleHGN(nn.Module):
         last_attention: torch.Tensor | None = None,
         return_attention_weights: bool = False,
     ) -> Any:
-        """Features, edges, relations, and the attention (edges, heads) that the layer before returned.
+        """New features of the nodes.
 
-        With `return_attention_weights`, also this layer's attention, through which no gradient passes.
+        Args:
+            x: (nodes, in_channels).
+            edge_index: (2, edges), or a graph.
+            edge_type: The relation of each edge; None (default) where the graph has it.
+            last_attention: (edges, heads), as the layer before returned it; None (default) for
+                none.
+            return_attention_weights: Whether this layer's attention is returned, too; no gradient
+                passes through it (default False).
         """
         require_one_set(x, self)
         graph, x, _, num_targets = read_input(x, edge_index, edge_type, self.num_relations)

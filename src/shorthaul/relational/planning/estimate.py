@@ -46,8 +46,8 @@ WIDE_BYTES = 4  # numbers of this size and more are added up as they are stored
 class Machine:
     """The two speeds that bound every kernel."""
 
-    bytes_per_second: float
-    flops_per_second: float
+    bytes_per_second: float  # of memory
+    flops_per_second: float  # of float32
 
     @classmethod
     def measure(cls, stream_bytes: int = MEASURED_STREAM_BYTES) -> Machine:

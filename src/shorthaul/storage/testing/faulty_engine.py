@@ -48,17 +48,22 @@ class Fault:
     hit as well. Each range of a batch counts.
     """
 
-    kind: Kind
-    nth: int = 1
-    action: Action | None = None
-    onwards: bool = False
-    code: int = errno.EIO
-    moved_bytes: int = 0
-    bit: int = 0
-    seconds: float = 0.05
+    kind: Kind  # see above
+    nth: int = 1  # request, counted from 1
+    action: Action | None = None  # read, write, or both
+    onwards: bool = False  # every later request as well
+    code: int = errno.EIO  # of an errno
+    moved_bytes: int = 0  # of a short
+    bit: int = 0  # of a flip
+    seconds: float = 0.05  # of a slow
 
     def hits(self, job: Job, index: int) -> bool:
-        """Whether range `index` of a job is one that goes wrong."""
+        """Whether range `index` of a job is one that goes wrong.
+
+        Args:
+            job: The request.
+            index: Which of its ranges.
+        """
         if self.action is None:
             number = job.number + index
         elif self.action == job.request.action:
@@ -69,7 +74,15 @@ class Fault:
 
 
 class FaultyEngine(OuterEngine):
-    """`inner`, but some requests go wrong."""
+    """The requests of another engine, of which some go wrong.
+
+    Args:
+        inner: The engine that does the work.
+        faults: What goes wrong, and where.
+        depth: Requests that may be at `inner` at once (default 8).
+        in_flight_bytes: Bytes of unfinished tickets, above which submitting waits (default 512
+            MiB).
+    """
 
     name = "faulty"
 
@@ -148,5 +161,10 @@ class FaultyEngine(OuterEngine):
 
 
 def faulty_engine(inner: StorageEngine, faults: Sequence[Fault]) -> FaultyEngine:
-    """`inner`, but the requests that `faults` name go wrong. Closing it closes `inner`."""
+    """`inner`, but the requests that `faults` name go wrong. Closing it closes `inner`.
+
+    Args:
+        inner: The engine that does the work.
+        faults: What goes wrong, and where.
+    """
     return FaultyEngine(inner, faults)

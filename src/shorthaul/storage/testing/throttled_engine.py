@@ -20,7 +20,16 @@ _AHEAD_SECONDS = 0.002
 
 
 class ThrottledEngine(OuterEngine):
-    """Requests pass one after another at the given rate; their latencies overlap."""
+    """Requests pass one after another at the given rate; their latencies overlap.
+
+    Args:
+        inner: The engine that does the work.
+        bytes_per_second: The disk's rate.
+        latency_seconds: What each request takes beyond its bytes (default 0).
+        depth: Requests that may be at `inner` at once (default 32).
+        in_flight_bytes: Bytes of unfinished tickets, above which submitting waits (default 512
+            MiB).
+    """
 
     name = "throttled"
 
@@ -90,5 +99,11 @@ class ThrottledEngine(OuterEngine):
 def throttled_engine(
     inner: StorageEngine, bytes_per_second: float, latency_seconds: float = 0.0
 ) -> ThrottledEngine:
-    """`inner`, no faster than a disk of that bandwidth and latency. Closing it closes `inner`."""
+    """`inner`, no faster than a disk of that bandwidth and latency. Closing it closes `inner`.
+
+    Args:
+        inner: The engine that does the work.
+        bytes_per_second: The disk's rate.
+        latency_seconds: What each request takes beyond its bytes (default 0).
+    """
     return ThrottledEngine(inner, bytes_per_second, latency_seconds)

@@ -90,6 +90,10 @@ def quantize(source: RowTable | torch.Tensor, kind: Quantization) -> QuantizedTa
     """A copy of a table, or tensor of rows, in memory and in fewer bytes.
 
     Works on chunks of rows, so a table on disk that is larger than memory may become one in memory.
+
+    Args:
+        source: A table, or a tensor of rows.
+        kind: `"float16"`, `"bfloat16"` or `"int8"` with a scale per row.
     """
     table = source if isinstance(source, RowTable) else HostTable(source)
     stored = getattr(torch, _require_kind(kind))
