@@ -14,14 +14,16 @@ import random
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import islice
 
 import torch
 from torch import Tensor
 
 import shorthaul as sh
 from shorthaul.conv import aten
-from shorthaul.conv.methods.base import SPECIALIZED_FLOPS
-from shorthaul.conv.planning.choice import choose_schedule
+from shorthaul.conv.execution.execute import run_forward
+from shorthaul.conv.methods.base import SPECIALIZED_FLOPS, ConvSchedule
+from shorthaul.conv.planning.choice import candidate_schedules, choose_schedule
 from shorthaul.conv.problem import LAYOUTS, PADDING_MODES, ConvProblem, Triple, machine
 from tests.conv.problems import in_double
 from tests.conv.tolerances import TOLERANCES, require_close
@@ -35,6 +37,8 @@ SIZES_OF_KERNELS = {
     3: (1, 2, 3, 3),
 }
 WINOGRAD_TOLERANCE = 1e-4  # what `exact=False` allows: transforms round, too
+
+Tile = tuple[str, int, int, bool]  # method, rows, vectors, whether pairs are multiplied
 
 
 @dataclass(frozen=True)
@@ -94,6 +98,18 @@ def select_cases(seed: int, cases: int, drawn: int = 1500) -> list[LargeCase]:
         chosen.append(case)
         seen |= features
     return chosen
+
+
+def select_tiles(seed: int, drawn: int = 1500) -> dict[Tile, tuple[LargeCase, ConvSchedule]]:
+    """A case, and a schedule for it, for every register tile that any of the drawn cases would have measured."""
+    found: dict[Tile, tuple[LargeCase, ConvSchedule]] = {}
+    for case in islice(draw_cases(seed), drawn):
+        if case.is_transposed:
+            continue
+        for schedule in candidate_schedules(case.problem, (case.batch, *case.sizes)):
+            tile = (schedule.method, schedule.rows, schedule.vectors, schedule.has_pairs)
+            found.setdefault(tile, (case, schedule))
+    return found
 
 
 def _draw(generator: random.Random) -> LargeCase | None:
@@ -214,14 +230,46 @@ def check(case: LargeCase, seed: int = 0) -> set[str]:
     doubles = [each.detach().double().requires_grad_() for each in leaves]
     expected = _run_double(case, *doubles)
     wanted = torch.autograd.grad(expected, doubles, gradient.double())
-    tolerance = TOLERANCES[problem.dtype]
-    if not problem.exact:
-        tolerance = max(tolerance, WINOGRAD_TOLERANCE)
+    tolerance = _tolerance(problem)
     require_close(output, expected, tolerance)
     require_close(again, expected, tolerance)
     for got, each in zip(gradients, wanted, strict=True):
         require_close(got, each, tolerance)
     return set(counted.launches)
+
+
+def check_schedule(case: LargeCase, schedule: ConvSchedule, seed: int = 0) -> None:
+    """Compare the output of one schedule, by a kernel for just this shape, with float64."""
+    problem, generator = case.problem, torch.Generator().manual_seed(seed)
+
+    def normal(*shape: int) -> Tensor:
+        return torch.randn(shape, generator=generator, dtype=problem.dtype)
+
+    image = normal(case.batch, problem.in_channels, *case.sizes)
+    image = image.contiguous(memory_format=aten.memory_format(problem))
+    weight = normal(*problem.weight_shape)
+    bias = normal(problem.out_channels) if problem.has_bias else None
+    specialized = replace(schedule, is_specialized=True)
+    output = run_forward(problem, image, weight, bias, schedule=specialized)
+    doubles = [each.double() for each in (image, weight, bias) if each is not None]
+    expected = aten.run_forward(in_double(replace(problem, exact=True)), *doubles)
+    require_close(output, expected, _tolerance(problem))
+
+
+def check_tiles(seed: int) -> set[Tile]:
+    """Check every register tile of this machine; the tiles."""
+    tiles = select_tiles(seed)
+    for tile, (case, schedule) in tiles.items():
+        try:
+            check_schedule(case, schedule, seed)
+        except Exception as error:
+            raise AssertionError(f"{tile} on {case}: {error}") from error
+    return set(tiles)
+
+
+def _tolerance(problem: ConvProblem) -> float:
+    tolerance = TOLERANCES[problem.dtype]
+    return tolerance if problem.exact else max(tolerance, WINOGRAD_TOLERANCE)
 
 
 def _pairs(case: LargeCase) -> tuple[tuple[int, int], ...]:
@@ -309,15 +357,19 @@ def hold_to_avx2() -> None:
 
 
 def main() -> None:
-    """Check some cases and print the kernels that ran."""
+    """Check some cases and print the kernels that ran, or the tiles."""
     parser = argparse.ArgumentParser()
     parser.add_argument("machine", choices=("avx2", "here"))
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--cases", type=int, default=3)
+    parser.add_argument("--tiles", action="store_true", help="every register tile instead of cases")
     options = parser.parse_args()
     if options.machine == "avx2":
         hold_to_avx2()
     torch.set_num_threads(1)
+    if options.tiles:
+        print(json.dumps(sorted(check_tiles(options.seed))))
+        return
     launched: set[str] = set()
     for case in select_cases(options.seed, options.cases):
         try:

@@ -4,12 +4,20 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from shorthaul.conv.problem.machine import this_machine
 from tests.conv import large
-from tests.conv.large import check, draw_cases, select_cases
+from tests.conv.large import (
+    check,
+    check_schedule,
+    check_tiles,
+    draw_cases,
+    select_cases,
+    select_tiles,
+)
 
 ROOT = Path(__file__).parents[3]
 EVERYWHERE = {"window", "planar", "sliding", "tall", "depthwise", "grouped"}
@@ -39,7 +47,7 @@ def test_every_method_here() -> None:
 @pytest.mark.timeout(900)
 @pytest.mark.skipif(this_machine().name != "avx512", reason="there is nothing to hold back")
 def test_every_method_held_to_avx2() -> None:
-    run_held_to_avx2(0, 8)
+    check_held_to_avx2(0, 8)
 
 
 def test_what_is_drawn_covers_what_there_is() -> None:
@@ -76,20 +84,58 @@ def test_many_here(seed: int) -> None:
 @pytest.mark.skipif(this_machine().name != "avx512", reason="there is nothing to hold back")
 @pytest.mark.parametrize("seed", range(1, 9))
 def test_many_held_to_avx2(seed: int) -> None:
-    run_held_to_avx2(seed, 40)
+    check_held_to_avx2(seed, 40)
 
 
-def run_held_to_avx2(seed: int, cases: int) -> None:
+@pytest.mark.parametrize("seed", [5, 6])
+def test_every_tile_is_drawn(seed: int) -> None:
+    others = set().union(*(select_tiles(each, 500) for each in (1, 2, 3)))
+    assert others <= set(select_tiles(seed))
+
+
+def test_the_check_of_a_tile_fails_on_wrong_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    case, schedule = next(
+        chosen for tile, chosen in select_tiles(5, 50).items() if tile[0] == "planar"
+    )
+    truth = large.aten.run_forward
+    monkeypatch.setattr(large.aten, "run_forward", lambda *given: truth(*given) * 1.01)
+    with pytest.raises(AssertionError, match="of the largest value"):
+        check_schedule(case, schedule)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("seed", [5, 6])
+def test_every_tile_here(seed: int) -> None:
+    assert {tile[0].rstrip("24") for tile in check_tiles(seed)} >= METHODS.get(
+        this_machine().name, {"window"}
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@pytest.mark.skipif(this_machine().name != "avx512", reason="there is nothing to hold back")
+def test_every_tile_held_to_avx2() -> None:
+    tiles = run_held_to_avx2("--seed", "5", "--tiles")
+    assert {tile[0].rstrip("24") for tile in tiles} >= METHODS["avx2"]
+    assert not any(has_pairs for *_, has_pairs in tiles)
+
+
+def check_held_to_avx2(seed: int, cases: int) -> None:
+    launched = set(run_held_to_avx2("--seed", str(seed), "--cases", str(cases)))
+    assert methods_of(launched) >= METHODS["avx2"]
+    assert not any(name.endswith("_pairs") or name.startswith("conv_sweep") for name in launched)
+
+
+def run_held_to_avx2(*words: str) -> list[Any]:
     """In a process of its own: kernels and plans are remembered with the machine that they are for."""
-    command = [sys.executable, "-m", "tests.conv.large", "avx2"]
     ran = subprocess.run(
-        [*command, "--seed", str(seed), "--cases", str(cases)],
+        [sys.executable, "-m", "tests.conv.large", "avx2", *words],
         cwd=ROOT,
         capture_output=True,
         text=True,
         check=False,
     )
     assert ran.returncode == 0, ran.stderr[-3000:]
-    launched = set(json.loads(ran.stdout.splitlines()[-1]))
-    assert methods_of(launched) >= METHODS["avx2"]
-    assert not any(name.endswith("_pairs") or name.startswith("conv_sweep") for name in launched)
+    printed: list[Any] = json.loads(ran.stdout.splitlines()[-1])
+    return printed
