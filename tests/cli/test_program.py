@@ -13,7 +13,18 @@ import shorthaul as sh
 from shorthaul.cli.program import program
 from shorthaul.settings import settings
 
-VERBS = ("bench", "cache", "claims", "completion", "demo", "doctor", "explain", "run", "tune")
+VERBS = (
+    "bench",
+    "cache",
+    "claims",
+    "completion",
+    "demo",
+    "doctor",
+    "explain",
+    "partition",
+    "run",
+    "tune",
+)
 
 
 def run(*words: str, cwd: Path | None = None, **environment: str) -> subprocess.CompletedProcess:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:  # it needs torch
 @click.option("--inexact", is_flag=True, help="Allow Winograd, as exact=False does.")
 @click.option("--threads", type=click.IntRange(min=1), help="As many threads instead of PyTorch's.")
 def tune(model: str, shape: str, channels_last: bool, inexact: bool, threads: int | None) -> None:
-    """Measure the kernels of a model's convolutions at one input size.
+    """Measure the kernels of a model at one input size.
 
     MODULE:MODEL is imported, with the current directory on the path; a function is called for its
     model. The fastest schedules are remembered for this processor, input size and thread count:

@@ -4,9 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
+_PACKAGE = "shorthaul.errors"
+
 
 class ShorthaulError(Exception):
     """Root of every error below; raised itself by nothing."""
+
+    def __init_subclass__(cls) -> None:
+        # A traceback names an error as a user would import it, not by the module that it lies in.
+        if cls.__module__.startswith(f"{_PACKAGE}."):
+            cls.__module__ = _PACKAGE
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Python would unpickle by calling the class with the finished sentence; ours take facts.

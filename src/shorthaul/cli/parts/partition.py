@@ -54,9 +54,9 @@ def partition(
     passes: int,
     as_json: bool,
 ) -> None:
-    """Cut GRAPH into parts in the folder OUT, for `sh.distributed.open`.
+    """Cut a graph into parts, one for each machine.
 
-    GRAPH is a folder made by `graph.save`, which is streamed, or a file that
+    `sh.distributed.open` reads OUT. GRAPH is a folder made by `graph.save`, which is streamed, or a file that
     `RelationalGraph.read` takes, which is read into memory. FILE is a table as `sh.open` takes it; TYPE
     is the type of its nodes, where there are several. A run that was stopped goes on when it is started
     again with the same words.
