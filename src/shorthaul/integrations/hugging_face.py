@@ -5,26 +5,20 @@ trainer = Trainer(model, args, train_dataset=data, callbacks=[ShorthaulCallback(
 
 from __future__ import annotations
 
-import logging
-import os
 import sys
 from collections.abc import Iterator
 from typing import Any
 
 from shorthaul.errors import MissingExtraError, PlanError
-from shorthaul.integrations.memory_shares import MemoryShares, measure_shares
-from shorthaul.offload import ActivationOffload, OffloadReport, offload_activations
-from shorthaul.units import format_bytes, format_seconds, parse_bytes
+from shorthaul.integrations.offloaded_training import OffloadedTraining
 
 try:
     from transformers import TrainerCallback
 except ImportError as error:
     raise MissingExtraError("transformers", "hf", "ShorthaulCallback") from error
 
-_log = logging.getLogger("shorthaul")
 
-
-class ShorthaulCallback(TrainerCallback):
+class ShorthaulCallback(OffloadedTraining, TrainerCallback):
     """Offloads what autograd saves in each training step of a `Trainer`; gradients are bit-equal.
 
     The model is not touched: it is the training step that is run inside of the context. What was kept,
@@ -38,22 +32,7 @@ class ShorthaulCallback(TrainerCallback):
         knobs: Further arguments of `sh.offload_activations`.
     """
 
-    def __init__(
-        self,
-        memory: int | str | None = None,
-        directory: str | os.PathLike[str] | None = None,
-        **knobs: Any,
-    ) -> None:
-        if memory is not None and knobs.get("budget") is not None:
-            raise PlanError(
-                "`memory` makes the budget: give one of `memory` and `budget`, not both."
-            )
-        self.memory_bytes = None if memory is None else parse_bytes(memory)
-        self.directory, self.knobs = directory, knobs
-        self.offload: ActivationOffload | None = None
-        self.shares: MemoryShares | None = None
-        self.steps = 0  # training steps, each of one batch
-        self._trainer: Any = None
+    _trainer: Any = None
 
     def on_train_begin(
         self, args: Any, state: Any, control: Any, model: Any = None, **others: Any
@@ -63,26 +42,20 @@ class ShorthaulCallback(TrainerCallback):
         Args:
             args, state, control: As every `TrainerCallback` gets them.
             model: The model in training (default None).
-            others: Not used.
+            others: The optimizer, among what is not used.
         """
         del args, state, control
-        self._end()  # of a training that was broken off outside of a step
+        self.end_training()  # of one that was broken off outside of a step
         trainer = self._find_trainer()
         handler = trainer.callback_handler
         # Before those that report to loggers, so that what is added to the logs is reported, too.
         handler.callbacks = [self, *(each for each in handler.callbacks if each is not self)]
-        knobs = dict(self.knobs)
-        if self.memory_bytes is not None:
-            optimizer = others.get("optimizer")
-            optimizers = [] if optimizer is None else [optimizer]
-            self.shares = measure_shares(model, optimizers, self.memory_bytes)
-            knobs["budget"] = self.shares.require_budget()
-        self.offload = offload_activations(self.directory, **knobs)
-        self.steps = 0
+        optimizer = others.get("optimizer")
+        self.begin_training(model, [] if optimizer is None else [optimizer])
         self._trainer, step = trainer, trainer.training_step
 
         def training_step(*args: Any, **kwargs: Any) -> Any:
-            return self._run(step, args, kwargs)
+            return self.run_step(step, *args, **kwargs)
 
         trainer.training_step = training_step
 
@@ -94,7 +67,7 @@ class ShorthaulCallback(TrainerCallback):
             others: Not used.
         """
         del args, state, control, others
-        self._end()
+        self.end_training()
 
     def on_log(
         self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **others: Any
@@ -107,40 +80,20 @@ class ShorthaulCallback(TrainerCallback):
             others: Not used.
         """
         del args, control, others
-        if self.offload is None or logs is None or not {"loss", "train_loss"} & logs.keys():
+        if logs is None or not {"loss", "train_loss"} & logs.keys():
             return
-        metrics = metrics_of(self.offload.report())
+        metrics = self.metrics()
         logs.update(metrics)
         if state.log_history:
             state.log_history[-1].update(metrics)  # a copy of the logs, made before this call
 
-    def _run(self, step: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if self.offload is None:
-            return step(*args, **kwargs)
-        self.steps += 1
-        try:
-            if self.shares is None:
-                with self.offload:
-                    return step(*args, **kwargs)
-            with self.shares.explaining(), self.offload:
-                return step(*args, **kwargs)
-        except BaseException:
-            self._end()  # a trainer that fails tells no callback
-            raise
-
-    def _end(self) -> None:
-        offload, self.offload = self.offload, None
-        if offload is None:
-            return
-        # The trainer's own method is found again on its class.
-        self._trainer.__dict__.pop("training_step", None)
-        self._trainer = None
-        report = offload.report()
-        offload.close()
-        if self.steps:
-            _log.info("%s", summarize(report, self.steps))
-        else:
-            _log.warning("nothing was offloaded: the trainer never called its training_step")
+    def end_training(self) -> None:
+        """Close the context, and give the trainer its own step back."""
+        trainer, self._trainer = self._trainer, None
+        if trainer is not None:
+            # The trainer's own method is found again on its class.
+            trainer.__dict__.pop("training_step", None)
+        super().end_training()
 
     def _find_trainer(self) -> Any:
         """The trainer that is calling: events are not told of it."""
@@ -154,29 +107,6 @@ class ShorthaulCallback(TrainerCallback):
             "ShorthaulCallback was not called by a Trainer that has it among its callbacks; in a "
             "loop of your own, use `with sh.offload_activations(...):`."
         )
-
-
-def metrics_of(report: OffloadReport) -> dict[str, float]:
-    """What goes into logs: since training began, under names that every logger takes."""
-    counts = report.counts
-    return {
-        "shorthaul_live_bytes": report.live_bytes,
-        "shorthaul_peak_live_bytes": counts.peak_live_bytes,
-        "shorthaul_written_bytes": counts.written_bytes,
-        "shorthaul_read_bytes": counts.read_bytes,
-        "shorthaul_stall_seconds": counts.stall_seconds,
-    }
-
-
-def summarize(report: OffloadReport, steps: int) -> str:
-    """One line for the log."""
-    counts = report.counts
-    return (
-        f"offloaded activations in {steps:,} training steps: at most "
-        f"{format_bytes(counts.peak_live_bytes)} live instead of "
-        f"{format_bytes(counts.peak_saved_bytes)}, {format_bytes(counts.written_bytes)} written, "
-        f"{format_bytes(counts.read_bytes)} read, {format_seconds(counts.stall_seconds)} waited"
-    )
 
 
 def _callers() -> Iterator[Any]:

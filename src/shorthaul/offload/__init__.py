@@ -6,12 +6,13 @@ from shorthaul.offload.drive.projection import project
 from shorthaul.offload.policy.policy import SavedTensor
 from shorthaul.offload.policy.regions import region
 from shorthaul.offload.report import OffloadReport
-from shorthaul.offload.steps import plan, retry_step, wrap
+from shorthaul.offload.steps import enter_at_calls, plan, retry_step, wrap
 
 __all__ = [
     "ActivationOffload",
     "OffloadReport",
     "SavedTensor",
+    "enter_at_calls",
     "offload_activations",
     "plan",
     "project",

@@ -345,6 +345,18 @@ class ActivationOffload(contextlib.ContextDecorator):
         self._gradient_error = gradient_error(*gradients)
         return self._gradient_error
 
+    def metrics(self) -> dict[str, float]:
+        """A few plain numbers for a logger, cheap enough for every step."""
+        with self.store.lock:
+            counts = self.store.counts
+            return {
+                "shorthaul_live_bytes": self.store.live_bytes,
+                "shorthaul_peak_live_bytes": counts.peak_live_bytes,
+                "shorthaul_written_bytes": counts.written_bytes,
+                "shorthaul_read_bytes": counts.read_bytes,
+                "shorthaul_stall_seconds": counts.stall_seconds,
+            }
+
     def report(self) -> OffloadReport:
         """What was done so far, and what it took."""
         with self.store.lock:

@@ -38,6 +38,15 @@ class OffloadReport:
         values["counts"]["left_alone"] = dict(self.counts.left_alone)
         return values
 
+    def summary(self) -> str:
+        """One line, for logs."""
+        counts = self.counts
+        return (
+            f"at most {format_bytes(counts.peak_live_bytes)} of activations live instead of "
+            f"{format_bytes(counts.peak_saved_bytes)}, {format_bytes(counts.written_bytes)} written, "
+            f"{format_bytes(counts.read_bytes)} read, {format_seconds(counts.stall_seconds)} waited"
+        )
+
     def table(self) -> Table:
         """The same as a table for `rich.print`."""
         counts = self.counts

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, TypeVar
 
 import torch
@@ -47,15 +48,32 @@ def wrap(
         knobs: Further arguments of `sh.offload_activations`.
     """
     offload = offload_activations(directory, **knobs)
-    hooks = [
-        model.register_forward_pre_hook(_Enters(offload), prepend=True),
-        # Also after an exception in forward, which would otherwise leave the hooks switched on.
-        model.register_forward_hook(_Leaves(offload), always_call=True),
-    ]
     marked = mark_regions(model, regions)
-    offload.on_unwrap += [each.remove for each in hooks]
+    offload.on_unwrap.append(enter_at_calls(model, offload))
     offload.on_unwrap += [functools.partial(unmark, each) for each in marked]
     return offload
+
+
+def enter_at_calls(
+    model: torch.nn.Module, context: AbstractContextManager[Any]
+) -> Callable[[], None]:
+    """Run every call of `model` inside of `context`; returns what ends that.
+
+    Args:
+        model: The model, which gets two hooks.
+        context: Entered before each call, and left after it.
+    """
+    hooks = [
+        model.register_forward_pre_hook(_Enters(context), prepend=True),
+        # Also after an exception in forward, which would otherwise leave the hooks switched on.
+        model.register_forward_hook(_Leaves(context), always_call=True),
+    ]
+
+    def remove() -> None:
+        for each in hooks:
+            each.remove()
+
+    return remove
 
 
 class _OfModel:
@@ -65,8 +83,8 @@ class _OfModel:
     model that was copied or loaded is a plain one until it is wrapped itself.
     """
 
-    def __init__(self, offload: ActivationOffload | None = None) -> None:
-        self.offload = offload
+    def __init__(self, context: AbstractContextManager[Any] | None = None) -> None:
+        self.context = context
 
     def __reduce__(self) -> tuple[type[_OfModel], tuple[()]]:
         return type(self), ()
@@ -74,14 +92,14 @@ class _OfModel:
 
 class _Enters(_OfModel):
     def __call__(self, *_: Any) -> None:
-        if self.offload is not None:
-            self.offload.__enter__()
+        if self.context is not None:
+            self.context.__enter__()
 
 
 class _Leaves(_OfModel):
     def __call__(self, *_: Any) -> None:
-        if self.offload is not None:
-            self.offload.__exit__(None, None, None)
+        if self.context is not None:
+            self.context.__exit__(None, None, None)
 
 
 def plan(
