@@ -35,7 +35,7 @@ if typing.TYPE_CHECKING:
         conv_transpose3d,
         replace_convs,
     )
-    from shorthaul.graphs import MiniBatchLoader, NeighborSampler, RelationalGraph
+    from shorthaul.graphs import MiniBatchLoader, NegativeSampler, NeighborSampler, RelationalGraph
     from shorthaul.offload import offload_activations
     from shorthaul.tensors import (
         UnifiedTensor,
@@ -55,6 +55,7 @@ __all__ = [
     "Conv3d",
     "Meter",
     "MiniBatchLoader",
+    "NegativeSampler",
     "NeighborSampler",
     "RelationalGraph",
     "UnifiedTensor",
@@ -105,6 +106,7 @@ _NEEDS_TORCH = {
     "datasets": "shorthaul.datasets",
     "distributed": "shorthaul.distributed",
     "MiniBatchLoader": "shorthaul.graphs",
+    "NegativeSampler": "shorthaul.graphs",
     "NeighborSampler": "shorthaul.graphs",
     "RelationalGraph": "shorthaul.graphs",
     "graphs": "shorthaul.graphs",

@@ -36,6 +36,7 @@ from shorthaul.errors import (
     MissingPackageError,
     MissingTableError,
     NoCompilerError,
+    NoNegativeError,
     OffloadBudgetError,
     PartFileError,
     PlacementError,
@@ -281,6 +282,12 @@ GOLDEN: dict[ShorthaulError, str] = {
     ),
     EdgeRangeError("target", 7, 120, 100, "nodes"): (
         "the target of edge 7 is 120, but there are 100 nodes (0 to 99)."
+    ),
+    NoNegativeError(1, 0, 2, "user buys item", "target"): (
+        "there is no negative for edge 1, from node 0 to node 2 by `user buys item`: replacing the "
+        "target by any node that may be drawn gives an edge, or no node may be drawn.\n"
+        "  Replace other ends, draw among all nodes of the type, or take true edges too "
+        "(avoids=False)."
     ),
     SeedRangeError(120, 3, 100): (
         "seed 120 at position 3 is no node: the graph has 100, numbered from 0."

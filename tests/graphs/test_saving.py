@@ -2,6 +2,7 @@
 
 import json
 import pickle
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -187,3 +188,10 @@ def test_files_are_plain_npy(tmp_path) -> None:
     graph.save(tmp_path, ["target"])
     found = np.load(tmp_path / "by_target.sources.npy", allow_pickle=False)
     assert found.tolist() == graph.by_target().sources.tolist()
+
+
+def test_a_single_edge_that_is_a_column_of_a_table_is_saved(tmp_path: Path) -> None:
+    source, target, relation = torch.tensor([[0, 1, 0]], dtype=torch.int32).unbind(1)
+    RelationalGraph.from_edges(source, target, relation).save(tmp_path / "graph")
+    opened = RelationalGraph.open(tmp_path / "graph")
+    assert (as_plain(opened.source).tolist(), as_plain(opened.target).tolist()) == ([0], [1])

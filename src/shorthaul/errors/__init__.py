@@ -19,6 +19,7 @@ from shorthaul.errors.graphs import (
     GraphChangedError,
     GraphError,
     GraphFileError,
+    NoNegativeError,
     SamplingError,
     SeedRangeError,
 )
@@ -123,6 +124,7 @@ __all__ = [
     "MissingPackageError",
     "MissingTableError",
     "NoCompilerError",
+    "NoNegativeError",
     "OffloadBudgetError",
     "PartFileError",
     "PartitionError",

@@ -56,3 +56,20 @@ class SeedRangeError(SamplingError, IndexError):
             "numbered from 0."
         )
         self.seed, self.position = seed, position
+
+
+class NoNegativeError(SamplingError):
+    """Every pair that could be a negative of an edge is an edge, or there is no pair at all."""
+
+    def __init__(
+        self, position: int, source: int, target: int, relation: str, replaced: str
+    ) -> None:
+        what = {"both": "both ends", "either": "one end"}.get(replaced, f"the {replaced}")
+        super().__init__(
+            f"there is no negative for edge {position:,}, from node {source:,} to node {target:,} by "
+            f"`{relation}`: replacing {what} by any node that may be drawn gives an edge, or no node "
+            "may be drawn.\n"
+            "  Replace other ends, draw among all nodes of the type, or take true edges too "
+            "(avoids=False)."
+        )
+        self.position = position

@@ -9,12 +9,15 @@ from shorthaul.graphs.loading.mini_batch_loader import MiniBatchLoader
 from shorthaul.graphs.node_names import NodeNames
 from shorthaul.graphs.relation import Relation
 from shorthaul.graphs.sampling.blocks import Block, NeighborSample
+from shorthaul.graphs.sampling.negatives.negative_sampler import NegativeEdges, NegativeSampler
 from shorthaul.graphs.sampling.sampler import NeighborSampler
 
 __all__ = [
     "Block",
     "MiniBatch",
     "MiniBatchLoader",
+    "NegativeEdges",
+    "NegativeSampler",
     "NeighborSample",
     "NeighborSampler",
     "NodeNames",

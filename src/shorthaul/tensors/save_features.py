@@ -264,7 +264,9 @@ class _Writer:
 
     def append(self, values: torch.Tensor) -> None:
         """Write the bytes of a contiguous tensor after what was written before."""
-        rest = values.reshape(-1).view(torch.uint8) if values.numel() else values.new_empty(0)
+        # One element counts as contiguous whatever its stride is, and only a stride of 1 has bytes.
+        flat = values.as_strided((values.numel(),), (1,))
+        rest = flat.view(torch.uint8) if values.numel() else values.new_empty(0)
         while rest.numel():
             if self._buffer is None:
                 self._buffer = self.pool.take(self.step_bytes)

@@ -21,19 +21,17 @@ from shorthaul.graphs.sampling.candidates.rules import read_rule, read_seed_time
 from shorthaul.graphs.sampling.collecting import collect_plainly, collect_sample
 from shorthaul.graphs.sampling.fan_outs import FanOut, read_fan_outs, require_one_kind
 from shorthaul.graphs.sampling.kernels import HASHED_FROM_NODES, SamplingMemory
-from shorthaul.graphs.sampling.plain import GOLDEN, mix
 from shorthaul.graphs.sampling.plain_sample import Request, sample_plainly
+from shorthaul.graphs.sampling.streams import as_signed, choose_key, choose_threads, read_seed
 from shorthaul.jit import can_use_kernels
 from shorthaul.jit.outside_graphs import outside_graphs
-from shorthaul.jit.runtime import kernel_threads
 from shorthaul.storage import NO_LIMIT_BYTES, BufferPool
 from shorthaul.tensors import UnifiedTensor
 
-_MASK, _MOST = 2**64 - 1, 2**63 - 1
+_MOST = 2**63 - 1
 # Below this, malloc has warm memory; above, it maps fresh pages, and faulting them in costs as much
 # as the sampling.
 _POOLED_FROM_BYTES = 64 * 1024
-_MOST_THREADS = 1024
 
 
 @dataclass(frozen=True)
@@ -125,7 +123,7 @@ class NeighborSampler:
         self.fan_outs = read_fan_outs(graph, fan_outs)
         if self.rule.is_temporal:
             self.fan_outs = require_one_kind(graph, self.fan_outs)
-        self.seed = _read_seed(seed)
+        self.seed = read_seed(seed)
         self._arranged: Arranged | None = None
         self._start()
 
@@ -169,11 +167,13 @@ class NeighborSampler:
         moments = read_seed_times(self.rule, given, times)
         self._require_trees(given)
         number = next(self._numbers) if number is None else number
-        threads = _choose_threads(threads)
+        threads = choose_threads(threads)
         if not can_use_kernels("neighbor sampling"):
             return self.sample_plainly(given, number, times=moments, exclude=exclude)
         excluded = given[:0] if exclude is None else find_positions(self.graph, exclude)
-        drawing = _Drawing(given, moments, excluded, _as_signed(self._key_of(number)), threads)
+        drawing = _Drawing(
+            given, moments, excluded, as_signed(choose_key(self.seed, number)), threads
+        )
         arranged = self._arrange()
         memory = self._idle.pop() if self._idle else self._make_memory()
         try:
@@ -192,10 +192,6 @@ class NeighborSampler:
             )
         finally:
             self._idle.append(memory)
-
-    def _key_of(self, number: int) -> int:
-        """What all random numbers of a sample are drawn from."""
-        return mix((mix(self.seed) + GOLDEN * (number + 1)) & _MASK)
 
     def _make_memory(self) -> SamplingMemory:
         nodes = self.graph.num_nodes
@@ -324,7 +320,7 @@ class NeighborSampler:
         request = Request(
             self.fan_outs,
             self.rule,
-            self._key_of(number),
+            choose_key(self.seed, number),
             self.resample,
             None if moments is None else moments.tolist(),
             frozenset(excluded),
@@ -368,23 +364,3 @@ def _held_tensors(
 
 def _in_memory(tensor: torch.Tensor) -> torch.Tensor | None:
     return tensor.table.tensor() if isinstance(tensor, UnifiedTensor) else tensor
-
-
-def _as_signed(key: int) -> int:
-    """The same 64 bits as a kernel takes them."""
-    return key - 2**64 if key >= 2**63 else key
-
-
-def _choose_threads(asked: Any) -> int:
-    """How many threads draw: as many as were asked for, else PyTorch's."""
-    if asked is None:
-        return kernel_threads()
-    if isinstance(asked, bool) or not isinstance(asked, int) or asked < 1:
-        raise SamplingError(f"threads must be a whole number from 1 on, got {asked!r}.")
-    return kernel_threads(min(asked, _MOST_THREADS))
-
-
-def _read_seed(seed: Any) -> int:
-    if isinstance(seed, bool) or not isinstance(seed, int):
-        raise SamplingError(f"seed must be a whole number, got {seed!r}.")
-    return seed & _MASK

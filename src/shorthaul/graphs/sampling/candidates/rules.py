@@ -123,9 +123,9 @@ def read_rule(
         bool(replace),
         bool(disjoint),
         bool(includes_equal),
-        _read_column(graph, weights, "weights", "edges", is_whole=False),
-        _read_column(graph, node_times, "node_times", "nodes"),
-        _read_column(graph, edge_times, "edge_times", "edges"),
+        read_column(graph, weights, "weights", "edges", is_whole=False),
+        read_column(graph, node_times, "node_times", "nodes"),
+        read_column(graph, edge_times, "edge_times", "edges"),
     )
     if strategy == "last" and not rule.is_temporal:
         raise SamplingError(
@@ -169,7 +169,7 @@ def read_seed_times(rule: Rule, seeds: torch.Tensor, times: Any) -> torch.Tensor
     return read
 
 
-def _read_column(
+def read_column(
     graph: RelationalGraph, given: Any, name: str, counted: str, *, is_whole: bool = True
 ) -> torch.Tensor | None:
     """What a user calls by its name in the graph's data, or passes as a tensor."""

@@ -1,0 +1,134 @@
+"""Negative edges in plain Python, number for number what the generated kernel draws.
+
+From lists and sets: the oracle of its tests, and what runs where there is no compiler.
+"""
+
+from __future__ import annotations
+
+import bisect
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from shorthaul.graphs.sampling.plain import GOLDEN, RandomStream, mix
+
+_MASK = 2**64 - 1
+TARGET, SOURCE, EITHER, BOTH = range(4)
+
+
+@dataclass(frozen=True)
+class PlainPool:
+    """Entries of a pool as lists."""
+
+    nodes: Sequence[int]
+    times: Sequence[int] | None
+    cumulative: Sequence[float] | None
+    ranges: Sequence[tuple[int, int]]  # for each positive
+
+    def members(self, positive: int, moment: int | None, *, includes_equal: bool) -> range:
+        """The entries that positive may take."""
+        begin, end = self.ranges[positive]
+        if self.times is not None and moment is not None:
+            find = bisect.bisect_right if includes_equal else bisect.bisect_left
+            end = begin + find(self.times[begin:end], moment)
+        return range(begin, end)
+
+    def weight(self, at: int, begin: int) -> float:
+        """How likely an entry is."""
+        if self.cumulative is None:
+            return 1.0
+        return self.cumulative[at] - (self.cumulative[at - 1] if at > begin else 0.0)
+
+    def draw(self, stream: RandomStream, members: range) -> int | None:
+        """An entry; None where there is none to draw."""
+        if not members:
+            return None
+        if self.cumulative is None:
+            return members.start + stream.below(len(members))
+        sums = self.cumulative[members.start : members.stop]
+        if not sums[-1] > 0:
+            return None
+        at = members.start + bisect.bisect_right(sums, stream.fraction() * sums[-1])
+        while at == members.stop or not self.weight(at, members.start) > 0:
+            at -= 1
+        return at
+
+
+@dataclass(frozen=True)
+class PlainRequest:
+    """What negatives are asked for."""
+
+    positives: Sequence[tuple[int, int, int]]  # source, target, relation
+    moments: Sequence[int] | None
+    pools: tuple[PlainPool, PlainPool]  # of sources, of targets
+    true_edges: frozenset[tuple[int, int, int]] | None
+    replaced: int
+    allows_loops: bool
+    includes_equal: bool
+    count: int
+    key: int
+
+
+def draw_plainly(request: PlainRequest, attempts: int) -> list[tuple[int, int] | None]:
+    """A pair for each negative; None where there is none."""
+    wanted = range(len(request.positives) * request.count)
+    return [_draw(request, n, attempts) for n in wanted]
+
+
+def _draw(request: PlainRequest, n: int, attempts: int) -> tuple[int, int] | None:
+    source, target, relation = request.positives[n // request.count]
+    takes_source = request.replaced in (SOURCE, BOTH)
+    if request.replaced == EITHER:
+        takes_source = RandomStream(mix(request.key), n).below(2) == 1
+    takes_target = request.replaced == BOTH or not takes_source
+    moment = None if request.moments is None else request.moments[n // request.count]
+    members = [
+        pool.members(n // request.count, moment, includes_equal=request.includes_equal)
+        for pool in request.pools
+    ]
+
+    def is_allowed(one: int, other: int) -> bool:
+        if one == other and not request.allows_loops:
+            return False
+        if request.true_edges is None:
+            return True
+        return (one, other) != (source, target) and (one, other, relation) not in request.true_edges
+
+    for attempt in range(attempts):
+        stream = RandomStream(_attempt_key(request.key, attempt), n)
+        one, other = source, target
+        if takes_source:
+            if (at := request.pools[0].draw(stream, members[0])) is None:
+                return None
+            one = request.pools[0].nodes[at]
+        if takes_target:
+            if (at := request.pools[1].draw(stream, members[1])) is None:
+                return None
+            other = request.pools[1].nodes[at]
+        if is_allowed(one, other):
+            return one, other
+
+    def list_end(which: int, kept: int, *, is_taken: bool) -> Iterator[tuple[float, int]]:
+        if not is_taken:
+            yield 1.0, kept
+            return
+        pool = request.pools[which]
+        for at in members[which]:
+            yield pool.weight(at, members[which].start), pool.nodes[at]
+
+    allowed = [
+        (heavy * weight, (one, other))
+        for heavy, other in list_end(1, target, is_taken=takes_target)
+        for weight, one in list_end(0, source, is_taken=takes_source)
+        if is_allowed(one, other) and heavy * weight > 0
+    ]
+    total = 0.0
+    for weight, _ in allowed:
+        total += weight
+    part = RandomStream(_attempt_key(request.key, attempts), n).fraction() * total
+    sums = list(itertools.accumulate(weight for weight, _ in allowed))
+    return allowed[min(bisect.bisect_right(sums, part), len(sums) - 1)][1] if allowed else None
+
+
+def _attempt_key(key: int, attempt: int) -> int:
+    return mix((key + GOLDEN * (attempt + 1)) & _MASK)
