@@ -179,6 +179,13 @@ class Settings:
         "a positive number of seconds",
         "time after which a compiler that hangs is stopped",
     )
+    exchange_seconds = Setting(
+        "SHORTHAUL_EXCHANGE_SECONDS",
+        lambda: 300.0,
+        _positive_seconds,
+        "a positive number of seconds",
+        "time that ranks wait for each other before they end with an error",
+    )
     row_buffer_bytes = Setting(
         "SHORTHAUL_ROW_BUFFERS",
         _most_row_buffer_bytes,

@@ -1,0 +1,155 @@
+"""`DistributedTable`: rows that many ranks own, asked for by their ids from anywhere."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from shorthaul.distributed.ranks.line import Line
+from shorthaul.distributed.ranks.wire import Wire
+from shorthaul.distributed.tables.gather_plan import GatherPlan, Placement, plan_gather
+from shorthaul.distributed.tables.near_rows import NearRows
+from shorthaul.distributed.tables.row_exchange import Round, announce, exchange_rows
+from shorthaul.distributed.tables.traffic import Traffic
+from shorthaul.distributed.tables.wire_format import WireFormat
+from shorthaul.errors import RowIndexError, ShorthaulError
+from shorthaul.jit.outside_graphs import outside_graphs
+from shorthaul.tensors.kernels.host_kernels import plain_ids, require_ids
+from shorthaul.tensors.tables.table import RowTable
+
+_MOST_INT32 = 2**31 - 1
+
+
+class DistributedTable:
+    """Rows of one node type over all ranks. Made by `Parts.features` and `Parts.table`.
+
+    >>> import tempfile, torch, shorthaul as sh
+    >>> graph = sh.RelationalGraph.from_edges([1, 2, 3, 0], [0, 0, 1, 2])
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     _ = sh.distributed.partition(graph, folder, 2, features=torch.eye(4), method="range")
+    ...     features = sh.distributed.open(folder).features()
+    ...     features[torch.tensor([3, 0])]
+    tensor([[0., 0., 0., 1.],
+            [1., 0., 0., 0.]])
+
+    Every rank asks at the same time, each for what it needs, or for nothing: a gather is a collective.
+    An id that is out of range on one rank is an error on all of them.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        shape: tuple[int, ...],
+        form: WireFormat,
+        placement: Placement,
+        near: NearRows,
+        hot: RowTable | None,
+        line: Line,
+        own_parts: range,
+        parts: str,
+    ) -> None:
+        self.name = name  # as errors say it: `paper.features`
+        self.shape = torch.Size(shape)
+        self.form, self.placement, self.line = form, placement, line
+        self.parts = parts  # this rank's, in words
+        self.traffic = Traffic()
+        self._near, self._hot, self._own_parts = near, hot, own_parts
+        self._rounds = 0
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of the rows that are handed out."""
+        return self.form.dtype
+
+    @property
+    def rows(self) -> int:
+        """How many there are, on all ranks together."""
+        return self.shape[0]
+
+    def __len__(self) -> int:
+        return self.rows
+
+    def __getitem__(self, ids: torch.Tensor) -> torch.Tensor:
+        return self.gather(ids)
+
+    @outside_graphs
+    def gather(self, ids: torch.Tensor) -> torch.Tensor:
+        """The rows that `ids` name, in that order; negative ids count from the end.
+
+        Args:
+            ids: Those of nodes, within their type, under the parts' numbers: int32 or int64, on the
+                CPU. They differ from rank to rank.
+        """
+        number, self._rounds = self._rounds, self._rounds + 1
+        this = Round(f"rows of `{self.name}`", number, self.parts)
+        where = f"rows of `{self.name}`, gather {number:,}"
+        return self.line.run(where, lambda wire: self.gather_by(wire, ids, this))
+
+    def gather_by(self, wire: Wire, ids: torch.Tensor, this: Round) -> torch.Tensor:
+        """The rows of `ids` in one round on a line of somebody else's, on whose thread this runs.
+
+        Args:
+            wire: The line's.
+            ids: As for `gather`.
+            this: What the round is, the same on all ranks.
+        """
+        plan, problem = self.plan(ids)
+        rows = self.fetch(wire, plan, problem, this)
+        return rows.index_select(0, plan.inverse)
+
+    def plan(self, ids: Any) -> tuple[GatherPlan, ShorthaulError | None]:
+        """Where the rows of `ids` come from, and what is wrong with them: then nothing is asked for."""
+        empty = torch.empty(0, dtype=torch.int64, device="cpu")
+        try:
+            require_ids(ids)
+            return plan_gather(plain_ids(ids, self.rows), self.placement), None
+        except ShorthaulError as error:
+            return plan_gather(empty, self.placement), error
+
+    def fetch(
+        self, wire: Wire, plan: GatherPlan, problem: BaseException | None, this: Round
+    ) -> torch.Tensor:
+        """A row for each of the plan's distinct ids, in one round.
+
+        Args:
+            wire: Of the line on whose thread this runs.
+            plan: What is asked for.
+            problem: What this rank must tell the others first; None for nothing.
+            this: What the round is, the same on all ranks.
+        """
+        wanted = announce(wire, this, plan.counts, problem)
+        rows = torch.empty((len(plan.ids), *self.shape[1:]), dtype=self.dtype, device="cpu")
+        traffic = self.traffic
+        traffic.asked_rows += len(plan.inverse)
+        traffic.unique_rows += len(plan.ids)
+        traffic.near_rows += self._near.read(plan, rows)
+        if len(plan.hot_at):
+            assert self._hot is not None
+            rows[plan.hot_at] = self._hot.gather(plan.hot_rows)
+            traffic.hot_rows += len(plan.hot_at)
+        if wire.world.ranks > 1:
+            narrow = torch.int32 if self.rows <= _MOST_INT32 else torch.int64
+            asked = plan.far_ids.to(narrow)
+            far = exchange_rows(
+                wire, asked, plan.counts, wanted, self.form, self._serve, self.traffic
+            )
+            rows[plan.far_at] = far
+        return rows
+
+    def _serve(self, ids: torch.Tensor) -> torch.Tensor:
+        """This rank's rows for others."""
+        first, stop = self._own_parts.start, self._own_parts.stop
+        offsets = self.placement.part_offsets
+        wrong = ((ids < offsets[first]) | (ids >= offsets[stop])).nonzero()
+        if len(wrong):
+            raise RowIndexError(int(ids[wrong[0, 0]]), int(wrong[0, 0]), offsets[stop])
+        like = torch.empty((0, *self.shape[1:]), dtype=self.dtype, device="cpu")
+        return self._near.serve(ids, first, stop, like)
+
+    def report(self) -> Traffic:
+        """Rows by where they came from, and bytes on the wire, of this rank."""
+        return self.traffic
+
+    def __repr__(self) -> str:
+        return f"DistributedTable({self.name}, {tuple(self.shape)}, {self.dtype}, {self.parts})"

@@ -1,0 +1,63 @@
+"""What a table's gathers cost: rows by where they came from, bytes on the wire in both directions."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from rich.table import Table
+
+from shorthaul.meter import record_move
+from shorthaul.units import format_bytes
+
+WHY = "rows of other ranks"
+
+
+@dataclass
+class Traffic:
+    """Counts since a table was made, or since `reset`."""
+
+    exchanges: int = 0  # gathers, each a round of all ranks
+    asked_rows: int = 0  # ids that were asked for
+    unique_rows: int = 0  # after repeated ones of a gather were left out
+    near_rows: int = 0  # of these: read from files on this machine
+    hot_rows: int = 0  # from the copies that every rank has
+    kept_rows: int = 0  # fetched for an earlier batch and kept
+    far_rows: int = 0  # sent by other ranks
+    served_rows: int = 0  # sent to other ranks
+    received_bytes: int = 0  # from other ranks: rows, ids, and 32 bytes for each rank and round
+    sent_bytes: int = 0  # to other ranks, the same
+    largest_error: float = 0.0  # of a value that this rank sent in a format of fewer bytes
+
+    def note_round(self, received_bytes: int, sent_bytes: int) -> None:
+        """Bytes that were on the wire.
+
+        Args:
+            received_bytes: From other ranks.
+            sent_bytes: To other ranks.
+        """
+        self.received_bytes += received_bytes
+        self.sent_bytes += sent_bytes
+        record_move("other ranks", "memory", received_bytes, WHY)
+        record_move("memory", "other ranks", sent_bytes, WHY)
+
+    def reset(self) -> None:
+        """Begin anew."""
+        vars(self).update(vars(Traffic()))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, for JSON."""
+        return asdict(self)
+
+    def table(self) -> Table:
+        """The same as a table for `rich.print`."""
+        table = Table(title="rows and bytes of one rank", title_justify="left")
+        table.add_column("what")
+        table.add_column("count", justify="right")
+        for name, value in self.to_dict().items():
+            if name.endswith("_bytes"):
+                shown = format_bytes(value)
+            else:
+                shown = f"{value:.3g}" if isinstance(value, float) else f"{value:,}"
+            table.add_row(name.replace("_", " "), shown)
+        return table

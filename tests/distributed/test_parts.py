@@ -1,0 +1,51 @@
+"""`open` tells what a folder of parts has, and refuses questions about what it has not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+import shorthaul as sh
+from shorthaul.errors import PartFileError, RowArgumentError
+from tests.distributed.part_folders import cut_homogeneous, drawn_graph, features_of, typed_graph
+
+
+def test_a_process_alone_sees_everything(tmp_path: Path) -> None:
+    made = cut_homogeneous(tmp_path, 3)
+    parts = sh.distributed.open(tmp_path)
+    assert (parts.rank, parts.ranks, parts.near_parts) == (0, 1, [0, 1, 2])
+    originals = parts.originals().long()
+    assert sorted(originals[parts.seeds()].tolist()) == made["seeds"].tolist()
+    assert parts.labels()[torch.arange(60)].equal(made["labels"][originals])
+    assert parts.graph.num_edges == drawn_graph().num_edges
+    assert parts.book.parts == 1
+    assert str(parts) == "Parts(rank 0 of 1, parts 0 to 2: 60 node)"
+
+
+def test_questions_about_what_is_not_there_are_refused(tmp_path: Path) -> None:
+    x = {"paper": features_of(30), "author": features_of(20)}
+    sh.distributed.partition(typed_graph(), tmp_path, 2, features=x)
+    parts = sh.distributed.open(tmp_path)
+    with pytest.raises(RowArgumentError, match="there are 2 tables `features`"):
+        parts.features()
+    with pytest.raises(RowArgumentError, match="there are 0 seeds"):
+        parts.seeds()
+    with pytest.raises(RowArgumentError, match="author, paper"):
+        parts.originals("term")
+    with pytest.raises(RowArgumentError, match="mapped, memory, disk"):
+        parts.features("paper", storage="tape")  # type: ignore[arg-type]
+    with pytest.raises(RowArgumentError, match="a positive number"):
+        sh.distributed.open(tmp_path, timeout_seconds=0)
+
+
+def test_checksums_may_be_left_out(tmp_path: Path) -> None:
+    cut_homogeneous(tmp_path, 2)
+    file = tmp_path / "topology" / "edges.npy"
+    data = bytearray(file.read_bytes())
+    data[-1] ^= 1
+    file.write_bytes(data)
+    sh.distributed.open(tmp_path, checksums=False)
+    with pytest.raises(PartFileError, match=r"edges\.npy: its checksum"):
+        sh.distributed.open(tmp_path)
