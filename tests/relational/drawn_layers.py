@@ -116,8 +116,9 @@ class _Draw:
 UNARY = (
     "tanh", "sigmoid", "relu", "elu", "gelu", "silu", "softplus", "absolute", "negative", "exp",
     "log", "sqrt", "square", "cube", "reciprocal", "positive", "shift", "scale", "from_one",
+    "sine", "cosine", "at_least",
 )  # fmt: skip
-BINARY = ("add", "subtract", "multiply", "divide")
+BINARY = ("add", "subtract", "multiply", "divide", "maximum", "minimum")
 WITHIN = ("softmax", "sum", "mean", "max", "min")
 PER_EDGE = ("one", "relation", "source_type", "target_type", "relation_source", "relation_target")
 
@@ -307,6 +308,12 @@ def _dropout(draw: _Draw, where: str) -> None:
     draw.add(where, draw.shapes[x], "dropout", x, detail=(draw.chance.choice((0.2, 0.5)),))
 
 
+def _drop_edges(draw: _Draw, where: str) -> None:
+    if where == EDGE:
+        x = draw.pick(where)
+        draw.add(where, draw.shapes[x], "drop_edges", x, detail=(draw.chance.choice((0.2, 0.5)),))
+
+
 def _within(draw: _Draw, where: str) -> None:
     if where == EDGE:
         x = draw.pick(where)
@@ -350,7 +357,7 @@ def _attention(draw: _Draw, where: str) -> None:
 CHOICES: dict[Callable[[_Draw, str], None], int] = {
     _unary: 8, _leaky: 2, _binary: 8, _linear: 7, _bias: 5, _bases: 1, _folded: 1, _sliced: 1, _rows: 1,
     _reshape: 3, _total: 2, _dot: 2, _outer: 1, _concat: 3, _part: 2, _spread: 1, _norm: 1,
-    _dropout: 1, _within: 3, _count: 1, _attention: 3,
+    _dropout: 1, _drop_edges: 1, _within: 3, _count: 1, _attention: 3,
 }  # fmt: skip
 
 
@@ -409,6 +416,9 @@ def _read_ends(draw: _Draw) -> None:
     for _ in range(chance.choice((1, 1, 2))):
         x = chance.choice(nodes)
         draw.add(EDGE, draw.shapes[x], "at_source", x)
+    if targets and chance.random() < 0.4:
+        x = chance.choice(targets)
+        draw.add(EDGE, draw.shapes[x], "over_nodes", x)
 
 
 def _reduce(draw: _Draw) -> None:
@@ -464,6 +474,10 @@ def _write_function(layer: Layer) -> Callable[..., Any]:
                 (n, each) for n, each in enumerate(layer.instructions) if each.section == section
             ]
             places = {each.where for _, each in mine}
+            over = {each.operands[0] for _, each in mine if each.operation == "over_nodes"}
+            for n in g.nodes() if over else ():
+                for operand in over:
+                    setattr(n, f"over{operand}", r.over_nodes(values[operand]))
             if NODE in places:
                 for n in g.nodes():
                     _write_section(layer, mine, values, given, n)
@@ -502,6 +516,8 @@ def _write_section(
         if each.operation in ("at_source", "at_target"):
             end = e.source if each.operation == "at_source" else e.target
             made = getattr(end, f"v{each.operands[0]}")
+        elif each.operation == "over_nodes":  # a value of an earlier loop, under a name of its own
+            made = getattr(e.source, f"over{each.operands[0]}")
         elif each.operation == "of_node":
             made = getattr(symbol, f"v{each.operands[0]}")
         if isinstance(made, WeightSlice):
@@ -535,6 +551,7 @@ def _write(
         "at_source": lambda: None,
         "at_target": lambda: None,
         "of_node": lambda: None,
+        "over_nodes": lambda: None,
         "negative": lambda: -v[0],
         "exp": lambda: r.exp(-r.absolute(v[0])),
         "log": lambda: r.log(1.0 + v[0] * v[0]),
@@ -546,6 +563,10 @@ def _write(
         "shift": lambda: v[0] + 0.5,
         "scale": lambda: v[0] * -1.5,
         "from_one": lambda: 1 - v[0],
+        "at_least": lambda: r.maximum(v[0], -0.25),
+        "maximum": lambda: r.maximum(v[0], v[1]),
+        "minimum": lambda: r.minimum(v[0], v[1]),
+        "drop_edges": lambda: r.drop_edges(v[0], each.detail[0]),
         "leaky_relu": lambda: r.leaky_relu(v[0], each.detail[0]),
         "add": lambda: v[0] + v[1],
         "subtract": lambda: v[0] - v[1],
@@ -658,6 +679,9 @@ class _Plain:
             return v[0].index_select(0, self.source)
         if name == "at_target":
             return v[0].index_select(0, self.target)
+        if name == "over_nodes":
+            missing = v[0].new_zeros(self.nodes - self.targets, *v[0].shape[1:])
+            return torch.cat([v[0], missing]).index_select(0, self.source)
         if name == "of_node":
             return v[0][: self.targets]
         if name in ("within", "reduce", "count"):
@@ -673,6 +697,9 @@ class _Plain:
         w = [self._slice(one, where) for one in each.weights]
         if name == "dropout":
             return v[0] * self._mask(v[0], detail[0], where)
+        if name == "drop_edges":
+            one = v[0].new_empty(len(v[0]), *(1,) * (v[0].dim() - 1))
+            return v[0] * self._mask(one, detail[0], where)
         if name in _PLAIN_UNARY:
             return _PLAIN_UNARY[name](v[0])
         if name in ("linear", "sliced", "rows"):
@@ -805,12 +832,17 @@ _PLAIN_UNARY: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "shift": lambda x: x + 0.5,
     "scale": lambda x: x * -1.5,
     "from_one": lambda x: 1 - x,
+    "sine": torch.sin,
+    "cosine": torch.cos,
+    "at_least": lambda x: torch.maximum(x, torch.full_like(x, -0.25)),
 }
 _PLAIN_BINARY: dict[str, Callable[..., torch.Tensor]] = {
     "add": torch.add,
     "subtract": torch.sub,
     "multiply": torch.mul,
     "divide": lambda x, y: x / (1 + y * y),
+    "maximum": torch.maximum,
+    "minimum": torch.minimum,
     "dot": lambda x, y: (x * y).sum(-1, keepdim=True),
 }
 _PLAIN_WEIGHT: dict[str, Callable[..., torch.Tensor]] = {

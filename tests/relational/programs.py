@@ -21,6 +21,7 @@ from shorthaul.relational import (
     linear,
     log,
     outer,
+    over_nodes,
     reduce_max,
     reduce_mean,
     reduce_min,
@@ -162,12 +163,29 @@ def drop(g, x: NodeFeature("width")):
     return n.out
 
 
+@layer
+def normalize(g, x: NodeFeature("width"), strength: EdgeFeature()):
+    """What arrives at a target is read again where the target is a source."""
+    for n in g.target_nodes():
+        for e in n.incoming_edges():
+            n.first += e.source.x * e.strength.reshape(1)
+            n.degree += e.strength.reshape(1)
+    for n in g.nodes():
+        n.again = over_nodes(n.first)
+        n.scale = 1 / sqrt(1 + over_nodes(n.degree) ** 2)
+    for n in g.target_nodes():
+        for e in n.incoming_edges():
+            n.out += tanh(e.source.again) * e.source.scale * e.target.scale
+    return n.out
+
+
 LAYERS: dict[str, LayerDefinition] = {
     "convolve": convolve,
     "additive": additive,
     "attend": attend,
     "transform": transform,
     "everything": everything,
+    "normalize": normalize,
 }
 
 

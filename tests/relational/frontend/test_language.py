@@ -4,14 +4,17 @@ import pytest
 import torch
 from torch.nn import functional
 
-from shorthaul.errors import LayerLanguageError
-from shorthaul.graphs import RelationalGraph
+from shorthaul.errors import LayerArgumentError, LayerLanguageError
+from shorthaul.graphs import NeighborSampler, RelationalGraph
 from shorthaul.relational import (
     NodeFeature,
+    TargetFeature,
     Weight,
+    drop_edges,
     layer,
     leaky_relu,
     linear,
+    maximum,
     reduce_sum,
     softmax,
 )
@@ -197,3 +200,38 @@ def test_leaky_relu_takes_the_slope_by_the_name_that_torch_gives_it():
     x = torch.tensor([[1.0, -1.0], [2.0, -3.0]])
     expected = functional.leaky_relu(x, 0.2) + 10 * functional.leaky_relu(x)
     torch.testing.assert_close(module(graph, x), expected)
+
+
+def test_a_feature_of_targets_has_a_row_per_target():
+    @layer
+    def meets(g, x: NodeFeature("width"), other: TargetFeature("width")):
+        for n in g.target_nodes():
+            for e in n.incoming_edges():
+                n.out += e.source.x * e.target.other
+            n.out = maximum(n.out, n.other)
+        return n.out
+
+    module = meets(width=3)
+    graph = RelationalGraph.from_edge_index(torch.tensor([[0, 1, 2], [1, 1, 0]]), num_nodes=3)
+    (block,) = NeighborSampler(graph, [-1]).sample([1]).blocks
+    x, other = torch.randn(3, 3), torch.randn(1, 3)
+    expected = torch.maximum((x[0] + x[1]) * other[0], other[0])
+    torch.testing.assert_close(module(block, x[block.source_nodes], other)[0], expected)
+    with pytest.raises(LayerArgumentError, match="expected \\(1, 3\\): 1 target rows"):
+        module(block, x[block.source_nodes], x)
+
+
+def test_whole_edges_are_dropped_in_training_alone():
+    @layer
+    def drops(g, x: NodeFeature("width")):
+        for e in g.edges():
+            e.heard = drop_edges(e.source.x, 0.5)
+        return e.heard
+
+    module = drops(width=4)
+    graph = RelationalGraph.from_edges([0] * 200, [1] * 200)
+    x = torch.ones(2, 4)
+    made = module(graph, x)
+    assert set(made.flatten().tolist()) == {0.0, 2.0}
+    assert torch.equal(made, made[:, :1].expand_as(made))
+    assert torch.equal(module.eval()(graph, x), torch.ones(200, 4))

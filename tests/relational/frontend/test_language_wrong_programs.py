@@ -14,10 +14,13 @@ from shorthaul.relational import (
     broadcast,
     concat,
     dot,
+    drop_edges,
     dropout,
     layer_norm,
     linear,
+    maximum,
     outer,
+    over_nodes,
     reduce_sum,
     relu,
     total,
@@ -35,6 +38,40 @@ def _wrong(said, kind=LayerLanguageError):
         return function
 
     return keep
+
+
+# Functions on values of the wrong place
+
+
+@_wrong("over_nodes of a value per node")
+def spreads_what_is_known(g, x: X):
+    for n in g.nodes():
+        n.out = over_nodes(n.x)
+    return n.out
+
+
+@_wrong("not known for other nodes.*over_nodes")
+def reads_a_sum_at_a_source(g, x: X):
+    for n in g.target_nodes():
+        for e in n.incoming_edges():
+            n.total += e.source.x
+    for e in g.edges():
+        e.out = e.source.total
+    return e.out
+
+
+@_wrong("say which node")
+def drops_edges_of_nodes(g, x: X):
+    for n in g.nodes():
+        n.out = drop_edges(n.x, 0.5)
+    return n.out
+
+
+@_wrong("expected a value of the graph")
+def compares_with_text(g, x: X):
+    for n in g.nodes():
+        n.out = maximum(n.x, "1")
+    return n.out
 
 
 # Python's own constructs on values

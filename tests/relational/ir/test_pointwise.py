@@ -46,8 +46,25 @@ def test_slopes_are_pytorchs(name):
         torch.testing.assert_close(got[f"gradient_of_{each}"], wanted)
 
 
+@pytest.mark.parametrize("name", ["maximum", "minimum"])
+def test_of_equal_operands_each_has_half_the_gradient(name):
+    make = Builder(name)
+    for each in ("x", "y"):
+        make.input(each, (3,), Space.NODE, "node")
+    program = make.build([("out", make.add(name, "x", "y"))])
+    topology = Topology.of(sample_graph())
+    inputs = draw_inputs(program, topology)
+    inputs["y"] = inputs["x"].detach().clone().requires_grad_()
+    whole = differentiate(program, ["x", "y"])
+    arrived = torch.ones_like(inputs["x"])
+    got = run_detached(whole, topology, {**inputs, "gradient_of_out": arrived})
+    for each in ("x", "y"):
+        torch.testing.assert_close(got[f"gradient_of_{each}"], arrived / 2)
+
+
 def test_step_functions_pass_no_gradient():
     assert [name for name in POINTWISE if name not in SMOOTH] == [
+        "share_above",
         "equal",
         "zero",
         "sign",

@@ -25,7 +25,7 @@ class Declaration:
 
     space: Space
     widths: tuple[Width, ...]
-    kind: str  # "node", "edge" or "weight"
+    kind: str  # "node", "target", "edge" or "weight"
 
     def names(self) -> tuple[str, ...]:
         """The names that the widths are made of."""
@@ -40,6 +40,11 @@ class Declaration:
 def NodeFeature(*widths: Width) -> Declaration:  # noqa: N802 - it stands where a type would
     """A tensor with one row per node."""
     return Declaration(Space.NODE, widths, "node")
+
+
+def TargetFeature(*widths: Width) -> Declaration:  # noqa: N802
+    """A tensor with one row per target, which sources have not: where the two are apart."""
+    return Declaration(Space.TARGET, widths, "target")
 
 
 def EdgeFeature(*widths: Width) -> Declaration:  # noqa: N802

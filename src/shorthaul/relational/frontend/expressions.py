@@ -182,6 +182,7 @@ class Symbolic:
 def _refuse_function(library: str, name: str) -> LayerLanguageError:
     """What to write in place of another library's function."""
     same = {"abs": "absolute", "cat": "concat", "concatenate": "concat", "matmul": "linear"}
+    same |= {"sin": "sine", "cos": "cosine"}
     name = name.removeprefix("__").removesuffix("__")
     ours = same.get(name, name)
     instead = "the functions of shorthaul.relational"
@@ -328,6 +329,9 @@ def _combine_with_number(operation: str, left: Expression, by: float) -> Express
         return recorder.add("scale", left._value, by=1.0 / by)
     if operation == "multiply":
         return recorder.add("scale", left._value, by=by)
+    if operation in ("maximum", "minimum"):
+        level = recorder.add("shift", recorder.add("zero", left._value)._value, by=by)
+        return recorder.add(operation, left._value, level._value)
     return recorder.add("shift", left._value, by=-by if operation == "subtract" else by)
 
 

@@ -137,18 +137,50 @@ def dropout(value: Any, probability: float) -> Expression:
         probability: Share of the values that become zero.
     """
     value = as_expression(value)
+    return value * _dropout_mask(value, value.shape, probability)
+
+
+def drop_edges(value: Any, probability: float) -> Expression:
+    """Whole edges zero with `probability`, the others scaled up; only while training.
+
+    Args:
+        value: An expression of edges, such as a message.
+        probability: Share of the edges that become zero.
+    """
+    value = spread(as_expression(value), Space.EDGE)
+    return value * _dropout_mask(value, (1,) * len(value.shape), probability)
+
+
+def _dropout_mask(value: Expression, shape: tuple[int, ...], probability: float) -> Expression:
+    """0 with `probability`, else what keeps the mean: numbers of `shape` for each row of `value`."""
     if not isinstance(probability, int | float) or not 0 <= probability < 1:
         raise fail(f"dropout with probability {probability!r}", "a number from 0 up to 1, below it")
     recorder = value._recorder
     recorder.streams += 1
-    mask = recorder.add(
+    return recorder.add(
         "keep",
         of=value._space,
-        shape=value.shape,
+        shape=shape,
         probability=float(probability),
         stream=recorder.streams,
     )
-    return value * mask
+
+
+def over_nodes(value: Any) -> Expression:
+    """A value of targets as one of all nodes: 0 for nodes that are no targets.
+
+    A sum over incoming edges is known at targets alone; read at `e.source`, it must be known at
+    every node. On a whole graph every node is a target.
+
+    Args:
+        value: An expression of targets.
+    """
+    value = as_expression(value)
+    if value._space is not Space.TARGET:
+        raise fail(
+            f"over_nodes of a value per {value._space.value}", "give it a value of targets: n.total"
+        )
+    return value._recorder.add("extend", value._value)
 
 
 def layer_norm(
@@ -176,6 +208,21 @@ def layer_norm(
     return result if bias is None else result + bias
 
 
+def maximum(left: Any, right: Any) -> Expression:
+    """The larger of two values, element by element; of equal ones each gets half of the gradient.
+
+    Args:
+        left: An expression.
+        right: Another, or a number.
+    """
+    return combine("maximum", left, right)
+
+
+def minimum(left: Any, right: Any) -> Expression:
+    """The smaller of two values. Its arguments are those of `maximum`."""
+    return combine("minimum", left, right)
+
+
 def _unary(operation: str, summary: str) -> Any:
     def function(value: Any) -> Expression:
         value = as_expression(value)
@@ -196,8 +243,8 @@ gelu = _unary("gelu", "x times the normal distribution function of x, exactly.")
 silu = _unary("silu", "x times the sigmoid of x.")
 sigmoid = _unary("sigmoid", "1 / (1 + exp(-x)).")
 tanh = _unary("tanh", "The hyperbolic tangent of each element.")
-
-
+sine = _unary("sine", "The sine of each element.")
+cosine = _unary("cosine", "The cosine of each element.")
 positive = _unary("step", "1 where an element is above 0, else 0; no gradient passes.")
 
 

@@ -125,10 +125,13 @@ class FeatureArgument(Symbolic):
 
     def _as_expression(self) -> Expression:
         name = self._name
-        where = f"n.{name}, e.source.{name} or e.target.{name}"
+        where = {
+            "node": f"n.{name}, e.source.{name} or e.target.{name}",
+            "target": f"n.{name} or e.target.{name}",
+        }.get(self._kind, f"e.{name}")
         raise self._recorder.fail(
             f"`{name}` has a value per {self._kind}, and this does not say which",
-            f"read it through a symbol: {where if self._kind == 'node' else f'e.{name}'}",
+            f"read it through a symbol: {where}",
         )
 
     def __getitem__(self, index: Any) -> Any:
@@ -201,7 +204,7 @@ class NodeSymbol(Symbolic):
         elif space is Space.TARGET and self._space is Space.NODE:
             raise recorder.fail(
                 "a value of target nodes is not known for other nodes",
-                "compute it in `for n in g.nodes()`",
+                "compute it in `for n in g.nodes()`, or read n.total = over_nodes(n.total)",
             )
         if self._end:
             return recorder.add("expand", value, to=Space.EDGE, way=self._end)

@@ -30,7 +30,7 @@ def read_declarations(function: Callable[..., Any]) -> dict[str, Declaration]:
         else:
             raise LayerLanguageError(
                 f"`{parameter.name}` of {function.__name__} does not say what it is",
-                f"annotate it: {parameter.name}: NodeFeature('width'), or EdgeFeature, or Weight; "
+                f"annotate it: {parameter.name}: NodeFeature('width'), or TargetFeature, EdgeFeature, Weight; "
                 "plain numbers are keyword-only",
                 None,
             )
@@ -55,7 +55,7 @@ def trace(
         if declaration.kind == "weight":
             arguments[name] = WeightArgument(recorder, value)
             continue
-        values = recorder.node_values if declaration.kind == "node" else recorder.edge_values
+        values = recorder.edge_values if declaration.kind == "edge" else recorder.node_values
         values[name] = value
         arguments[name] = FeatureArgument(recorder, name, declaration.kind)
     given = {name: arguments.get(name) for name in declarations}

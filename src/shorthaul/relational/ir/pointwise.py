@@ -49,6 +49,21 @@ def _slope(name: str, *attributes: str) -> Gradients:
     return gradients
 
 
+def _choose(*, is_maximum: bool) -> Gradients:
+    """Of two equal operands each gets half, as in PyTorch."""
+
+    def gradients(
+        make: Maker, dy: str, operands: tuple[str, ...], result: str, have: dict[str, Any]
+    ) -> tuple[str, ...]:
+        order = operands if is_maximum else operands[::-1]
+        return (
+            make.add("multiply", dy, make.add("share_above", *order)),
+            make.add("multiply", dy, make.add("share_above", *order[::-1])),
+        )
+
+    return gradients
+
+
 def _elu(x: torch.Tensor) -> torch.Tensor:
     return torch.where(x > 0, x, torch.expm1(x))
 
@@ -85,6 +100,26 @@ POINTWISE: dict[str, Pointwise] = {
             make.add("divide", dy, o[1]),
             make.add("negative", make.add("multiply", make.add("divide", dy, o[1]), r)),
         ),
+    ),
+    "maximum": Pointwise(
+        2,
+        torch.maximum,
+        "({0} > {1} || {0} != {0} ? {0} : {1})",
+        _choose(is_maximum=True),
+        triton="tl.where(({0} > {1}) | ({0} != {0}), {0}, {1})",
+    ),
+    "minimum": Pointwise(
+        2,
+        torch.minimum,
+        "({0} < {1} || {0} != {0} ? {0} : {1})",
+        _choose(is_maximum=False),
+        triton="tl.where(({0} < {1}) | ({0} != {0}), {0}, {1})",
+    ),
+    "share_above": Pointwise(
+        2,
+        lambda x, y: ((x > y).to(x.dtype) + (x >= y).to(x.dtype)) * 0.5,
+        "((real({0} > {1}) + real({0} >= {1})) * real(0.5))",
+        triton="((({0} > {1}).to({real}) + ({0} >= {1}).to({real})) * 0.5)",
     ),
     "equal": Pointwise(  # as they are stored: the one may come from memory, where it has fewer bits
         2,
@@ -208,6 +243,19 @@ POINTWISE: dict[str, Pointwise] = {
         ),
         is_costly=True,
         triton="tanh({0})",
+    ),
+    "sine": Pointwise(
+        1, torch.sin, "std::sin({0})", _slope("cosine"), is_costly=True, triton="tl.sin({0})"
+    ),
+    "cosine": Pointwise(
+        1,
+        torch.cos,
+        "std::cos({0})",
+        lambda make, dy, o, r, a: (
+            make.add("negative", make.add("multiply", dy, make.add("sine", o[0]))),
+        ),
+        is_costly=True,
+        triton="tl.cos({0})",
     ),
     "gelu": Pointwise(
         1, torch.nn.functional.gelu, "gelu({0})", _slope("gelu_slope"), is_costly=True

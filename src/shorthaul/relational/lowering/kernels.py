@@ -295,7 +295,7 @@ class _Lowering:
         else:
             self._make_waiting(inner)
             inner = []
-        earliest = self.first_open
+        earliest, whole = self.first_open, set[int]()  # loops that must be through before this one
         for name in (*inner, step.name):
             for leaf, along in self._leaves(name):
                 if leaf in inner:
@@ -304,7 +304,8 @@ class _Lowering:
                 is_own_row = along == way if fine is not None else along is None
                 is_own_row = is_own_row and not step.space.is_small
                 earliest = max(earliest, made if is_own_row else made + 1)
-        work = self._find_loop(step, fine, way, earliest)
+                whole |= set() if is_own_row else {made}
+        work = self._find_loop(step, fine, way, earliest, whole)
         work.fine, work.way = work.fine or fine, work.way or way
         work.results += [*inner, step.name]
         for name in (*inner, step.name):
@@ -332,7 +333,9 @@ class _Lowering:
                     look.append(leaf)
         return [name for name in self.waiting if name in found]
 
-    def _find_loop(self, step: Step, fine: Space | None, way: str | None, earliest: int) -> RowLoop:
+    def _find_loop(
+        self, step: Step, fine: Space | None, way: str | None, earliest: int, whole: set[int]
+    ) -> RowLoop:
         """A loop over the same rows: one that comes late enough, one that can be moved, or a new one."""
         for number in range(self.first_open if self.is_fused else len(self.works), len(self.works)):
             work = self.works[number]
@@ -344,7 +347,7 @@ class _Lowering:
                 continue
             if number >= earliest:
                 return work
-            if self._can_move(number):
+            if number not in whole and self._can_move(number):
                 self._move_to_end(number)
                 return work
         made = RowLoop(step.space, fine, way)

@@ -133,7 +133,9 @@ def read_all_features(
         rows = None
         if block is not None and isinstance(value, UnifiedTensor):
             kind = kinds.get(name)
-            rows = {"node": block.source_nodes, "edge": block.edges}.get(str(kind))
+            sources = block.source_nodes
+            targets = sources[: block.num_targets]
+            rows = {"node": sources, "target": targets, "edge": block.edges}.get(str(kind))
         found[name] = read_features(value, rows)
     return found
 
