@@ -170,9 +170,8 @@ def normalize(g, x: NodeFeature("width"), strength: EdgeFeature()):
         for e in n.incoming_edges():
             n.first += e.source.x * e.strength.reshape(1)
             n.degree += e.strength.reshape(1)
-    for n in g.nodes():
         n.again = over_nodes(n.first)
-        n.scale = 1 / sqrt(1 + over_nodes(n.degree) ** 2)
+        n.scale = over_nodes(1 / sqrt(1 + n.degree**2))
     for n in g.target_nodes():
         for e in n.incoming_edges():
             n.out += tanh(e.source.again) * e.source.scale * e.target.scale

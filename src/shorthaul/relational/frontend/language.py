@@ -169,8 +169,8 @@ def _dropout_mask(value: Expression, shape: tuple[int, ...], probability: float)
 def over_nodes(value: Any) -> Expression:
     """A value of targets as one of all nodes: 0 for nodes that are no targets.
 
-    A sum over incoming edges is known at targets alone; read at `e.source`, it must be known at
-    every node. On a whole graph every node is a target.
+    A sum over incoming edges is known at targets alone; what is read at `e.source` must be known at
+    every node: `n.degree = over_nodes(n.degree)`. On a whole graph every node is a target.
 
     Args:
         value: An expression of targets.

@@ -204,7 +204,8 @@ class NodeSymbol(Symbolic):
         elif space is Space.TARGET and self._space is Space.NODE:
             raise recorder.fail(
                 "a value of target nodes is not known for other nodes",
-                "compute it in `for n in g.nodes()`, or read n.total = over_nodes(n.total)",
+                "compute it in `for n in g.nodes()`; or end the loop over targets with "
+                "n.total = over_nodes(n.total)",
             )
         if self._end:
             return recorder.add("expand", value, to=Space.EDGE, way=self._end)
@@ -239,7 +240,8 @@ class NodeSymbol(Symbolic):
         value = as_expression(value)
         if value._space in (Space.ONE, Space.NODE_TYPE):
             value = spread(value, self._space)
-        if value._space is not self._space:
+        is_known = value._space is Space.NODE and self._space is Space.TARGET  # by `over_nodes`
+        if value._space is not self._space and not is_known:
             raise self._recorder.fail(
                 f"`{name}` is assigned to {_plural(self._space)}, but has a value per "
                 f"{value._space.value}",
