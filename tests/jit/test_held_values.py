@@ -39,5 +39,5 @@ def test_a_tensor_without_memory_is_refused():
         fake = torch.ones(2)
     with pytest.raises(KernelArgumentError, match="`x` must be a tensor with memory of its own"):
         held_values(fake, "x")
-    with pytest.raises(KernelArgumentError, match="`x` must be a tensor with memory of its own"):
+    with pytest.raises(KernelArgumentError, match=r"got one of a torch\.func transform .vmap"):
         torch.vmap(lambda each: held_values(each, "x"))(torch.ones(2, 3))

@@ -15,6 +15,7 @@ from typing import Any, NoReturn
 import torch
 
 from shorthaul.errors import KernelArgumentError
+from shorthaul.jit.held_values import describe_without_memory
 from shorthaul.jit.source import (
     Argument,
     Function,
@@ -217,7 +218,7 @@ def _broken_tensor(
     if value.is_neg():
         return "memory that holds the values themselves", "a negated view"
     if not _has_memory(value):
-        return "a tensor with memory of its own", f"a {type(value).__name__} without"
+        return "a tensor with memory of its own", describe_without_memory(value)
     if argument.is_contiguous and not value.is_contiguous():
         return "contiguous", f"shape {tuple(value.shape)}, strides {value.stride()}"
     known = ", ".join(f"{name} = {size}" for name, size in sizes.items())

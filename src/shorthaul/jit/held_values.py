@@ -43,5 +43,14 @@ def require_memory(tensor: torch.Tensor, name: str) -> None:
         is_there = False
     if not is_there:
         raise KernelArgumentError(
-            "rows", name, "a tensor with memory of its own", f"a {type(tensor).__name__} without"
+            "rows", name, "a tensor with memory of its own", describe_without_memory(tensor)
         )
+
+
+def describe_without_memory(tensor: torch.Tensor) -> str:
+    """The words of an error for a tensor that has values and no memory, and what helps where that is known."""
+    if torch._C._functorch.is_functorch_wrapped_tensor(tensor):
+        return (
+            "one of a torch.func transform (vmap, grad, jvp): call it outside, or on plain tensors"
+        )
+    return f"a {type(tensor).__name__} without"

@@ -100,13 +100,15 @@ def save_features(
         _chosen_engine(engine) as chosen,
         _Writer(target, chosen, step_bytes, 0 if kind == "raw" else HEADER_BYTES) as writer,
     ):
-        table = _Rows(target, None if dtype is None else parse_dtype(dtype), quantize)
+        table = _Rows(target, kind, None if dtype is None else parse_dtype(dtype), quantize)
         with progress_bar(target.name, progress) as bar:
             for number, chunk in enumerate(chunks):
                 values = table.take(number, chunk)
+                if number == 0:
+                    table.require_storable()
                 writer.append(values)
                 bar.update(len(values), values.nbytes, known_rows or rows)
-        header, tail = table.finish(kind)
+        header, tail = table.finish()
         for each in tail:
             writer.append(each)
         file_bytes = writer.finish(header)
@@ -129,9 +131,9 @@ class _Rows:
     """What the chunks turned out to be: dtype, shape, scales, and the header that says so."""
 
     def __init__(
-        self, path: Path, dtype: torch.dtype | None, quantize: Quantization | None
+        self, path: Path, kind: str, dtype: torch.dtype | None, quantize: Quantization | None
     ) -> None:
-        self.path, self.wanted, self.quantize = path, dtype, quantize
+        self.path, self.kind, self.wanted, self.quantize = path, kind, dtype, quantize
         self.row_shape: tuple[int, ...] | None = None
         self.rows = 0
         self.largest_error = 0.0
@@ -168,7 +170,14 @@ class _Rows:
         """Of the whole table, so far."""
         return (self.rows, *(self.row_shape or ()))
 
-    def finish(self, kind: str) -> tuple[bytes, list[torch.Tensor]]:
+    def require_storable(self) -> None:
+        """Refuse, before anything is written, a dtype that the format cannot say."""
+        if self.kind == "npy":
+            npy_header(self.path, self.shape, self.stored)
+        elif self.kind == "safetensors":
+            safetensors_header(self.path, self.shape, self.stored, None, None)
+
+    def finish(self) -> tuple[bytes, list[torch.Tensor]]:
         """The header, and what follows the rows."""
         if self.row_shape is None:
             raise UnifiedSourceError(
@@ -177,16 +186,16 @@ class _Rows:
                 "none",
                 "A table without rows is a chunk of shape (0, ...).",
             )
-        if kind == "npy":
+        if self.kind == "npy":
             return npy_header(self.path, self.shape, self.stored), []
         scales = (
             torch.cat([torch.empty(0, dtype=torch.float32, device="cpu"), *self._scales])
             if self.quantize == "int8"
             else None
         )
-        if kind == "safetensors":
+        if self.kind == "safetensors":
             seen = self.seen if self.quantize is not None else None
-            header = safetensors_header(self.shape, self.stored, seen, scales)
+            header = safetensors_header(self.path, self.shape, self.stored, seen, scales)
             return header, [] if scales is None else [scales]
         return b"", []
 
@@ -199,11 +208,8 @@ def npy_header(path: Path, shape: tuple[int, ...], dtype: torch.dtype) -> bytes:
     """
     names = {each: name for name, each in NPY_DTYPES.items()}
     if dtype not in names:
-        raise TableFormatError(
-            path,
-            f"the .npy format has no {dtype}",
-            "Use the suffix .safetensors, or give `dtype=`.",
-        )
+        remedy = "Use the suffix .safetensors, or give `dtype=`."
+        raise TableFormatError(path, f"the .npy format has no {dtype}", remedy)
     order = "|" if dtype.itemsize == 1 else np.dtype(np.int16).str[0].replace("=", "<")
     described = {"descr": order + names[dtype], "fortran_order": False, "shape": shape}
     text = str(described).encode("latin1")
@@ -212,6 +218,7 @@ def npy_header(path: Path, shape: tuple[int, ...], dtype: torch.dtype) -> bytes:
 
 
 def safetensors_header(
+    path: Path,
     shape: tuple[int, ...],
     stored: torch.dtype,
     seen: torch.dtype | None,
@@ -219,6 +226,9 @@ def safetensors_header(
 ) -> bytes:
     """A .safetensors header of 4096 bytes, for one table with its scales."""
     names = {each: name for name, each in SAFETENSORS_DTYPES.items()}
+    if stored not in names:
+        remedy = "Use the suffix .npy, or give `dtype=`."
+        raise TableFormatError(path, f"the .safetensors format has no {stored}", remedy)
     stop = math.prod(shape) * stored.itemsize
     entries: dict[str, Any] = {
         ROWS_NAME: {"dtype": names[stored], "shape": list(shape), "data_offsets": [0, stop]}
