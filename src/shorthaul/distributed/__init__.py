@@ -1,5 +1,7 @@
 """Graphs and tables larger than one machine, on `torch.distributed` alone."""
 
+from shorthaul.distributed.loading.mini_batch_loader import MiniBatchLoader
+from shorthaul.distributed.loading.rank_batch import RankBatch
 from shorthaul.distributed.partition.book import PartitionBook
 from shorthaul.distributed.partition.report import PartitionReport, PartReport
 from shorthaul.distributed.partition.writing import partition
@@ -9,10 +11,12 @@ from shorthaul.distributed.tables.traffic import Traffic
 
 __all__ = [
     "DistributedTable",
+    "MiniBatchLoader",
     "PartReport",
     "PartitionBook",
     "PartitionReport",
     "Parts",
+    "RankBatch",
     "Traffic",
     "open",
     "partition",

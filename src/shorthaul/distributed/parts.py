@@ -161,7 +161,8 @@ class Parts:
         near = tuple(self.near_parts)
         placement = Placement(self.book.offsets[kind], offsets, near, hot_ids)
         return DistributedTable(
-            words,
+            kind,
+            name,
             (offsets[-1], *facts.row_shape),
             form,
             placement,

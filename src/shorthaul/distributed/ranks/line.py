@@ -11,9 +11,7 @@ waits for a thread and not inside a collective, so that Ctrl-C is obeyed at once
 from __future__ import annotations
 
 import datetime
-import queue
-import threading
-import weakref
+import functools
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Any, TypeVar
@@ -23,6 +21,7 @@ import torch.distributed as dist
 
 from shorthaul.distributed.ranks.faults import FaultFinder
 from shorthaul.distributed.ranks.wire import Wire
+from shorthaul.distributed.ranks.worker import Worker
 from shorthaul.distributed.ranks.world import Peer, World
 from shorthaul.errors import ExchangeError, RankSetupError
 
@@ -47,10 +46,10 @@ class Line:
         self.world, self.name = world, name
         self.timeout_seconds = timeout_seconds
         self._group: dist.ProcessGroup | None = None
-        self._jobs: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        self._thread: threading.Thread | None = None
+        self._worker = Worker(name)
+        self._broken: BaseException | None = None
+        self.wire = Wire(world, None, None)
         if world.ranks == 1:
-            self.wire = Wire(world, None, None)
             return
         if not dist.is_gloo_available():
             raise RankSetupError(
@@ -64,11 +63,6 @@ class Line:
         except RuntimeError as error:
             raise faults.explain(error, f"setting up {name}") from error
         self.wire = Wire(world, self._group, faults)
-        self._thread = threading.Thread(
-            target=_run_jobs, args=(self._jobs, self.wire), name=f"shorthaul {name}", daemon=True
-        )
-        self._thread.start()
-        weakref.finalize(self, self._jobs.put, None)
 
     def know(self, peers: Sequence[Peer]) -> None:
         """Who the ranks are, for errors."""
@@ -77,60 +71,38 @@ class Line:
 
     def submit(self, where: str, work: Work[Result]) -> Future[Result]:
         """Have `work` done after what was submitted before; `where` is told in errors."""
-        future: Future[Result] = Future()
-        job = (where, work, future)
-        if self._thread is None:
-            _run_job(job, self.wire)
-        else:
-            self._jobs.put(job)
-        return future
+        return self._worker.submit(functools.partial(self._do, where, work))
 
     def run(self, where: str, work: Work[Result]) -> Result:
         """Have `work` done, and wait for it."""
+        if self.world.ranks == 1:
+            return self._do(where, work)
         return self.submit(where, work).result()
 
     def close(self) -> None:
         """End the thread and the group, without waiting for other ranks."""
-        if self._thread is not None and self._thread.is_alive():
-            self._jobs.put(None)
-            self._thread.join(self.timeout_seconds)
+        self._worker.close(self.timeout_seconds)
         if self._group is not None and dist.is_initialized():
             dist.destroy_process_group(self._group)
         self._group = None
 
-
-def _run_jobs(jobs: queue.SimpleQueue[Any], wire: Wire) -> None:
-    broken: BaseException | None = None
-    while (job := jobs.get()) is not None:
-        if broken is not None:
-            job[2].set_exception(broken)
-            continue
-        broken = _run_job(job, wire)
-        del job
-
-
-def _run_job(job: tuple[str, Work[Any], Future[Any]], wire: Wire) -> BaseException | None:
-    """Do it; the error after which nothing can be exchanged any more, if there was one."""
-    where, work, future = job
-    wire.where, wire.is_agreed = where, False
-    try:
-        with torch.no_grad():
-            future.set_result(work(wire))
-    except BaseException as error:
-        broken = None if wire.is_agreed or wire.group is None else _break(wire, error)
-        future.set_exception(error)
-        return broken
-    return None
-
-
-def _break(wire: Wire, error: BaseException) -> BaseException:
-    """Leave the other ranks, who may wait for this one in the middle of an exchange."""
-    assert wire.faults is not None
-    if not isinstance(error, ExchangeError):
-        wire.faults.confess(error, wire.where)
-    backend: Any = wire.group
-    backend.abort()
-    return error
+    def _do(self, where: str, work: Work[Result]) -> Result:
+        """After an error that other ranks did not have at the same place, nothing is exchanged any more."""
+        if self._broken is not None:
+            raise self._broken
+        wire = self.wire
+        wire.where, wire.is_agreed = where, False
+        try:
+            with torch.no_grad():
+                return work(wire)
+        except BaseException as error:
+            if wire.faults is not None and not wire.is_agreed:
+                self._broken = error
+                if not isinstance(error, ExchangeError):
+                    wire.faults.confess(error, where)
+                backend: Any = self._group
+                backend.abort()  # others may wait for this rank in the middle of an exchange
+            raise
 
 
 def _find_store() -> Any:

@@ -8,7 +8,13 @@ import torch
 
 from shorthaul.distributed.ranks.line import Line
 from shorthaul.distributed.ranks.wire import Wire
-from shorthaul.distributed.tables.gather_plan import GatherPlan, Placement, plan_gather
+from shorthaul.distributed.tables.gather_plan import (
+    GatherPlan,
+    Placement,
+    count_by_rank,
+    plan_gather,
+)
+from shorthaul.distributed.tables.kept_rows import KeptRows
 from shorthaul.distributed.tables.near_rows import NearRows
 from shorthaul.distributed.tables.row_exchange import Round, announce, exchange_rows
 from shorthaul.distributed.tables.traffic import Traffic
@@ -39,6 +45,7 @@ class DistributedTable:
 
     def __init__(
         self,
+        node_type: str,
         name: str,
         shape: tuple[int, ...],
         form: WireFormat,
@@ -49,7 +56,8 @@ class DistributedTable:
         own_parts: range,
         parts: str,
     ) -> None:
-        self.name = name  # as errors say it: `paper.features`
+        self.node_type = node_type
+        self.name = f"{node_type}.{name}"  # as errors say it
         self.shape = torch.Size(shape)
         self.form, self.placement, self.line = form, placement, line
         self.parts = parts  # this rank's, in words
@@ -108,7 +116,12 @@ class DistributedTable:
             return plan_gather(empty, self.placement), error
 
     def fetch(
-        self, wire: Wire, plan: GatherPlan, problem: BaseException | None, this: Round
+        self,
+        wire: Wire,
+        plan: GatherPlan,
+        problem: BaseException | None,
+        this: Round,
+        kept: KeptRows | None = None,
     ) -> torch.Tensor:
         """A row for each of the plan's distinct ids, in one round.
 
@@ -117,10 +130,17 @@ class DistributedTable:
             plan: What is asked for.
             problem: What this rank must tell the others first; None for nothing.
             this: What the round is, the same on all ranks.
+            kept: Rows of earlier rounds, which are not asked for again; None (default) for none.
         """
-        wanted = announce(wire, this, plan.counts, problem)
-        rows = torch.empty((len(plan.ids), *self.shape[1:]), dtype=self.dtype, device="cpu")
         traffic = self.traffic
+        ids, found = plan.far_ids, None
+        if kept is not None:
+            found = kept.look_up(plan.far_ids)
+            ids = plan.far_ids[found[1]]
+            traffic.kept_rows += len(plan.far_ids) - len(ids)
+        counts = count_by_rank(ids, self.placement)
+        wanted = announce(wire, this, counts, problem)
+        rows = torch.empty((len(plan.ids), *self.shape[1:]), dtype=self.dtype, device="cpu")
         traffic.asked_rows += len(plan.inverse)
         traffic.unique_rows += len(plan.ids)
         traffic.near_rows += self._near.read(plan, rows)
@@ -130,11 +150,15 @@ class DistributedTable:
             traffic.hot_rows += len(plan.hot_at)
         if wire.world.ranks > 1:
             narrow = torch.int32 if self.rows <= _MOST_INT32 else torch.int64
-            asked = plan.far_ids.to(narrow)
-            far = exchange_rows(
-                wire, asked, plan.counts, wanted, self.form, self._serve, self.traffic
+            data = exchange_rows(
+                wire, ids.to(narrow), counts, wanted, self.form, self._serve, traffic
             )
-            rows[plan.far_at] = far
+            if kept is not None and found is not None:
+                kept.keep(ids, data)
+                whole, missing = found
+                whole[missing] = data
+                data = whole
+            rows[plan.far_at] = self.form.decode(data)
         return rows
 
     def _serve(self, ids: torch.Tensor) -> torch.Tensor:

@@ -4,8 +4,8 @@
 >>> plan = plan_gather(torch.tensor([3, 0, 2, 0]), place)
 >>> plan.ids, plan.inverse, plan.near
 (tensor([0, 2, 3]), tensor([2, 0, 1, 0]), ((0, 0, 1),))
->>> plan.far_ids, plan.counts, plan.hot_rows
-(tensor([2]), [0, 1], tensor([0]))
+>>> plan.far_ids, plan.hot_rows
+(tensor([2]), tensor([0]))
 """
 
 from __future__ import annotations
@@ -35,8 +35,7 @@ class GatherPlan:
     hot_at: torch.Tensor  # positions in `ids` of those that are hot and not near
     hot_rows: torch.Tensor  # and in `hot_ids`
     far_at: torch.Tensor  # positions in `ids` of those that other ranks are asked for
-    far_ids: torch.Tensor
-    counts: list[int]  # how many of them each rank is asked for
+    far_ids: torch.Tensor  # those, ascending
 
 
 def plan_gather(ids: torch.Tensor, place: Placement) -> GatherPlan:
@@ -59,10 +58,19 @@ def plan_gather(ids: torch.Tensor, place: Placement) -> GatherPlan:
         last = len(place.hot_ids) - 1
         is_hot = place.hot_ids[hot_rows.clamp(max=last)] == far_ids
     asked = far_ids[~is_hot]
-    counts = torch.searchsorted(asked, _as_tensor(place.rank_offsets)).diff().tolist()
     return GatherPlan(
-        unique, inverse, near, far_at[is_hot], hot_rows[is_hot], far_at[~is_hot], asked, counts
+        unique, inverse, near, far_at[is_hot], hot_rows[is_hot], far_at[~is_hot], asked
     )
+
+
+def count_by_rank(ids: torch.Tensor, place: Placement) -> list[int]:
+    """How many of ids that ascend each rank is asked for.
+
+    >>> count_by_rank(torch.tensor([0, 1, 5]), Placement((0, 2, 4, 6), (0, 6), (), torch.tensor([])))
+    [2, 0, 1]
+    """
+    found: list[int] = torch.searchsorted(ids, _as_tensor(place.rank_offsets)).diff().tolist()
+    return found
 
 
 def _as_tensor(offsets: tuple[int, ...]) -> torch.Tensor:
