@@ -52,7 +52,11 @@ from shorthaul.relational.interop.dgl_state import load_dgl_state_dict
 from shorthaul.relational.layers import (
     CompGCNConv,
     DGLHGTConv,
+    GATConv,
     GATv2Conv,
+    GCNConv,
+    GINConv,
+    GraphConv,
     HANConv,
     HGTConv,
     RelGraphConv,
@@ -60,6 +64,7 @@ from shorthaul.relational.layers import (
     RGCNConv,
     SAGEConv,
     SimpleHGN,
+    TransformerConv,
 )
 from shorthaul.relational.planning.estimate import Machine
 
@@ -69,7 +74,11 @@ __all__ = [
     "CompiledLayer",
     "DGLHGTConv",
     "EdgeFeature",
+    "GATConv",
     "GATv2Conv",
+    "GCNConv",
+    "GINConv",
+    "GraphConv",
     "HANConv",
     "HGTConv",
     "Machine",
@@ -81,6 +90,7 @@ __all__ = [
     "SAGEConv",
     "SimpleHGN",
     "TargetFeature",
+    "TransformerConv",
     "Weight",
     "absolute",
     "accelerate",

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from shorthaul.relational import GINConv
 from shorthaul.relational.compiled_layer import CompiledFunction
 
 Tensors = dict[str, torch.Tensor]
@@ -17,6 +18,10 @@ MARGIN = 8.0
 
 def use_backend(module: nn.Module, backend: str) -> None:
     """Every compiled function of `module` runs on `backend` from now on."""
+    if isinstance(module, GINConv):  # which learns its widths from what it is called with
+        for width in range(1, 9):
+            for targets in ("joined", "apart", "none"):
+                module._function(width, targets)
     for value in vars(module).values():
         for each in value.values() if isinstance(value, dict) else [value]:
             if isinstance(each, CompiledFunction):

@@ -14,7 +14,7 @@ from tests.relational.layers import comparing
 
 pytest.importorskip("torch_geometric.nn")
 
-from tests.relational.layers.drawn_layers import DRAWERS, draw_case
+from tests.relational.layers.drawn_homogeneous import DRAWERS, draw_case
 
 # PyG's own of sparse matrices, and of scatter_reduce on the way.
 pytestmark = pytest.mark.filterwarnings("ignore:.*scatter.*")
@@ -58,7 +58,7 @@ def _check_in_float32(name, number):
 
 @pytest.mark.parametrize("name", DRAWERS)
 def test_same_as_pyg_in_float64(name):
-    for number in range(30):
+    for number in range(20):
         _check_in_float64(name, number, "reference")
 
 
@@ -69,7 +69,7 @@ def test_kernels_are_as_near_as_pyg_in_float32(name):
 
 @pytest.mark.slow
 @pytest.mark.timeout(3000)
-@pytest.mark.parametrize("first", range(30, 430, 100))
+@pytest.mark.parametrize("first", range(20, 420, 100))
 @pytest.mark.parametrize("name", DRAWERS)
 def test_more_of_the_same_in_float64(name, first):
     for number in range(first, first + 100):

@@ -3,7 +3,7 @@
 import pytest
 
 from shorthaul.relational.frontend.trace import trace
-from shorthaul.relational.layers.sage import sage
+from shorthaul.relational.layers.homogeneous.sage import sage
 from shorthaul.relational.passes.aggregation import place_products
 from shorthaul.relational.passes.compact import compact
 from shorthaul.relational.passes.simplify import canonicalize

@@ -92,3 +92,17 @@ def replace_loop_features(
             include_self=fill == "mul",
         )[:num_nodes]
     return torch.cat([features, loops])
+
+
+def fill_loops(
+    graph: Any, features: torch.Tensor | None, loops: int, fill: Fill
+) -> torch.Tensor | None:
+    """The edge features of `add_loops(graph, loops, ...)`, of the features of the graph's edges."""
+    if features is None:
+        return None
+    if graph.num_edges != features.shape[0]:
+        raise LayerArgumentError(
+            f"edge_attr has {features.shape[0]:,} rows, but there are {graph.num_edges:,} edges",
+            "give one row per edge",
+        )
+    return replace_loop_features(edges_of(graph), features, loops, fill)

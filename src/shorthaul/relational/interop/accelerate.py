@@ -20,13 +20,18 @@ from shorthaul.errors import LayerArgumentError
 from shorthaul.module_swap import Swap, swap_class
 from shorthaul.relational.layers import (
     DGLHGTConv,
+    GATConv,
     GATv2Conv,
+    GCNConv,
+    GINConv,
+    GraphConv,
     HANConv,
     HGTConv,
     RelGraphConv,
     RGATConv,
     RGCNConv,
     SAGEConv,
+    TransformerConv,
 )
 
 _PACKAGES = {"torch_geometric": "PyG", "dgl": "DGL"}
@@ -77,8 +82,9 @@ class AccelerationReport:
 def accelerate(model: nn.Module) -> AccelerationReport:
     """Let shorthaul compute the graph layers of `model` that it knows, in place.
 
-    Known are PyG's `RGCNConv`, `FastRGCNConv`, `RGATConv`, `HGTConv`, `HANConv`, `GATv2Conv` and
-    `SAGEConv`, and DGL's `RelGraphConv` and `HGTConv`. The model is called as before, with the same
+    Known are PyG's `RGCNConv`, `FastRGCNConv`, `RGATConv`, `HGTConv`, `HANConv`, `GATConv`,
+    `GATv2Conv`, `TransformerConv`, `SAGEConv`, `GraphConv`, `GCNConv` and `GINConv`, and DGL's
+    `RelGraphConv` and `HGTConv`. The model is called as before, with the same
     objects::
 
         report = sh.relational.accelerate(model)
@@ -188,6 +194,11 @@ def _require_aggregation(module: Any) -> str:
     return module.aggr
 
 
+def _require_sum(module: Any) -> None:
+    if module.aggr not in ("add", "sum"):
+        raise _CannotSwapError(f"aggr is {module.aggr!r}; ours adds")
+
+
 def _read_rgcn(module: Any) -> nn.Module:
     if type(module).__name__ == "FastRGCNConv" and module.aggr == "max":
         raise _CannotSwapError("FastRGCNConv has no maximum, which PyG says at its first call")
@@ -210,8 +221,7 @@ def _read_rgat(module: Any) -> nn.Module:
         "attention_mechanism", "attention_mode", "heads", "dim", "concat", "negative_slope",
         "dropout", "edge_dim",
     )  # fmt: skip
-    if module.aggr not in ("add", "sum"):
-        raise _CannotSwapError(f"aggr is {module.aggr!r}; ours adds")
+    _require_sum(module)
     return RGATConv(**{name: getattr(module, name) for name in names}, bias=module.bias is not None)
 
 
@@ -239,8 +249,7 @@ def _read_gatv2(module: Any) -> nn.Module:
         "heads", "concat", "negative_slope", "dropout", "add_self_loops", "edge_dim", "fill_value",
         "share_weights", "residual",
     )  # fmt: skip
-    if module.aggr not in ("add", "sum"):
-        raise _CannotSwapError(f"aggr is {module.aggr!r}; ours adds")
+    _require_sum(module)
     widths = module.lin_l.weight.shape[1], module.lin_r.weight.shape[1]
     return GATv2Conv(
         widths,
@@ -260,6 +269,61 @@ def _read_sage(module: Any) -> nn.Module:
         root_weight=module.root_weight,
         project=module.project,
         bias=module.lin_l.bias is not None,
+    )
+
+
+def _read_gat(module: Any) -> nn.Module:
+    names = (
+        "heads", "concat", "negative_slope", "dropout", "add_self_loops", "edge_dim", "fill_value",
+        "residual",
+    )  # fmt: skip
+    _require_sum(module)
+    if module.lin is not None:
+        widths = module.lin.weight.shape[1]
+    else:
+        widths = module.lin_src.weight.shape[1], module.lin_dst.weight.shape[1]
+    options = {name: getattr(module, name) for name in names}
+    return GATConv(widths, module.out_channels, **options, bias=module.bias is not None)
+
+
+def _read_graph_conv(module: Any) -> nn.Module:
+    return GraphConv(
+        (module.lin_rel.weight.shape[1], module.lin_root.weight.shape[1]),
+        module.out_channels,
+        _require_aggregation(module),
+        bias=module.lin_rel.bias is not None,
+    )
+
+
+def _read_gin(module: Any) -> nn.Module:
+    # `nn` is the user's own, and stays in its place: ours is made with the same one.
+    trains = isinstance(module.eps, nn.Parameter)
+    return GINConv(module.nn, module.initial_eps, trains, _require_aggregation(module))
+
+
+def _read_gcn(module: Any) -> nn.Module:
+    if module._cached_edge_index is not None or module._cached_adj_t is not None:
+        raise _CannotSwapError("it has kept the degrees of its first call (cached=True)")
+    return GCNConv(
+        module.lin.weight.shape[1],
+        module.out_channels,
+        module.improved,
+        module.cached,
+        module.add_self_loops,
+        module.normalize,
+        bias=module.bias is not None,
+        aggr=_require_aggregation(module),
+    )
+
+
+def _read_transformer(module: Any) -> nn.Module:
+    _require_sum(module)
+    names = ("heads", "concat", "beta", "dropout", "edge_dim", "root_weight")
+    return TransformerConv(
+        (module.lin_key.weight.shape[1], module.lin_query.weight.shape[1]),
+        module.out_channels,
+        **{name: getattr(module, name) for name in names},
+        bias=module.lin_key.bias is not None,
     )
 
 
@@ -300,6 +364,11 @@ _KNOWN: dict[tuple[str, str], Callable[[Any], nn.Module]] = {
     ("torch_geometric", "HANConv"): _read_han,
     ("torch_geometric", "GATv2Conv"): _read_gatv2,
     ("torch_geometric", "SAGEConv"): _read_sage,
+    ("torch_geometric", "GATConv"): _read_gat,
+    ("torch_geometric", "GraphConv"): _read_graph_conv,
+    ("torch_geometric", "GINConv"): _read_gin,
+    ("torch_geometric", "GCNConv"): _read_gcn,
+    ("torch_geometric", "TransformerConv"): _read_transformer,
     ("dgl", "RelGraphConv"): _read_rel_graph,
     ("dgl", "HGTConv"): _read_dgl_hgt,
 }

@@ -10,10 +10,14 @@ from torch import nn
 from shorthaul.errors import LayerArgumentError
 from shorthaul.relational.compiled_layer import layer
 from shorthaul.relational.frontend.declarations import NodeFeature, Weight
-from shorthaul.relational.frontend.language import linear, reduce_max, reduce_mean, reduce_sum
-from shorthaul.relational.inputs.graph import read_input, require_widths
-
-_REDUCTIONS = {"mean": reduce_mean, "add": reduce_sum, "sum": reduce_sum, "max": reduce_max}
+from shorthaul.relational.frontend.language import linear
+from shorthaul.relational.inputs.graph import read_input
+from shorthaul.relational.layers.homogeneous.base import (
+    REDUCTIONS,
+    HomogeneousConv,
+    read_pair,
+    require_aggregation,
+)
 
 
 @layer
@@ -29,7 +33,7 @@ def sage(
     """The neighbors' mean, and the node itself, each times a matrix."""
     for n in g.target_nodes():
         for e in n.incoming_edges():
-            n.heard = _REDUCTIONS[aggr](e.source.x)
+            n.heard = REDUCTIONS[aggr](e.source.x)
         n.out = linear(n.heard, neighbors)
         if own is not None:
             n.out = n.out + linear(n.x, own)
@@ -38,8 +42,8 @@ def sage(
     return n.out
 
 
-class SAGEConv(nn.Module):
-    """PyG's `SAGEConv` with aggr mean, add or max: same arguments, parameters and numbers; compiled.
+class SAGEConv(HomogeneousConv):
+    """PyG's `SAGEConv` with aggr mean, add, max or min: same arguments, parameters and numbers; compiled.
 
     Sources and targets may be apart: `in_channels=(source width, target width)` and a pair of
     features.
@@ -52,7 +56,7 @@ class SAGEConv(nn.Module):
     Args:
         in_channels: Width of the features, or (of sources, of targets).
         out_channels: Width of the result.
-        aggr: `"mean"` (default), `"add"` or `"max"`.
+        aggr: `"mean"` (default), `"add"`, `"max"` or `"min"`.
         normalize: Whether each row of the result has length one (default False).
         root_weight: Whether a linear map of the target is added to its result (default True).
         project: Whether sources pass a linear layer and a ReLU first (default False).
@@ -70,10 +74,8 @@ class SAGEConv(nn.Module):
         bias: bool = True,
     ) -> None:
         super().__init__()
-        if aggr not in _REDUCTIONS:
-            raise LayerArgumentError(f"aggr is {aggr!r}", f"it is one of {', '.join(_REDUCTIONS)}")
-        require_widths(in_channels)
-        widths = (in_channels, in_channels) if isinstance(in_channels, int) else in_channels
+        require_aggregation(aggr)
+        widths = read_pair(in_channels)
         self.in_channels, self.out_channels, self.aggr = in_channels, out_channels, aggr
         self.normalize, self.root_weight, self.project = normalize, root_weight, project
         self.is_alike = widths[0] == widths[1]
@@ -128,11 +130,6 @@ class SAGEConv(nn.Module):
         if self.lin_r is not None and own is not None:
             out = out + self.lin_r(own)
         return nn.functional.normalize(out) if self.normalize else out
-
-    def explain(self, **options: Any) -> str:
-        """Every stage; `graph`, `stage`, `machine` and `picture` as of `CompiledLayer.explain`."""
-        text: str = self.function.explain(**options)
-        return text
 
     def extra_repr(self) -> str:
         """Widths and aggregation."""

@@ -1,0 +1,1 @@
+"""Layers of one relation; sources may be apart from targets."""

@@ -1,0 +1,93 @@
+"""What the layers of one relation have in common: how they are called, and how they are told of."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from shorthaul.errors import LayerArgumentError
+from shorthaul.relational.frontend.language import reduce_max, reduce_mean, reduce_min, reduce_sum
+from shorthaul.relational.inputs.graph import LayerInput, glorot, read_input, require_widths
+
+REDUCTIONS = {
+    "mean": reduce_mean,
+    "add": reduce_sum,
+    "sum": reduce_sum,
+    "max": reduce_max,
+    "min": reduce_min,
+}
+
+
+def require_aggregation(aggr: str) -> None:
+    """Raise unless `aggr` is a reduction over edges."""
+    if aggr not in REDUCTIONS:
+        raise LayerArgumentError(f"aggr is {aggr!r}", f"it is one of {', '.join(REDUCTIONS)}")
+
+
+def read_pair(in_channels: int | tuple[int, int]) -> tuple[int, int]:
+    """Widths of sources and of targets."""
+    require_widths(in_channels)
+    if isinstance(in_channels, int):
+        return in_channels, in_channels
+    return in_channels[0], in_channels[1]
+
+
+class HomogeneousConv(nn.Module):
+    """A layer of one relation: `x` is one tensor, or a pair where sources are apart from targets."""
+
+    in_channels: int | tuple[int, int]
+    out_channels: int
+    function: Any  # the compiled function of the usual call
+
+    def read(self, x: Any, edge_index: Any, size: Any = None) -> LayerInput:
+        """The graph and features of a call; widths of targets that do not fit are an error."""
+        if isinstance(x, torch.Tensor) and isinstance(self.in_channels, tuple | list):
+            source, target = self.in_channels
+            if source != target:
+                raise LayerArgumentError(
+                    f"the layer was made for sources and targets of widths {self.in_channels}",
+                    "pass a pair of features: (sources, targets)",
+                )
+        return read_input(x, edge_index, None, 1, size)
+
+    def explain(self, **options: Any) -> str:
+        """Every stage; `graph`, `stage`, `machine` and `picture` as of `CompiledLayer.explain`."""
+        text: str = self.function.explain(**options)
+        return text
+
+    def extra_repr(self) -> str:
+        """Widths, and heads where there are any."""
+        heads = f", heads={self.heads}" if hasattr(self, "heads") else ""
+        return f"{self.in_channels}, {self.out_channels}{heads}"
+
+
+def require_targets(given: LayerInput, x: Any) -> torch.Tensor:
+    """The features of targets: their own, or the first rows of all nodes."""
+    if isinstance(x, torch.Tensor):
+        return given.sources[: given.num_targets]
+    if given.targets is None:
+        raise LayerArgumentError("targets have no features", "pass (sources, targets)")
+    return given.targets
+
+
+def read_edge_weight(weight: torch.Tensor | None, graph: Any) -> torch.Tensor | None:
+    """(edges,) of one number per edge."""
+    if weight is None:
+        return None
+    if weight.numel() != graph.num_edges:
+        raise LayerArgumentError(
+            f"edge_weight is {tuple(weight.shape)}, but there are {graph.num_edges:,} edges",
+            "give one number per edge",
+        )
+    return weight.reshape(-1)
+
+
+def start_linear(*maps: Any) -> None:
+    """Glorot's values for matrices, zero for biases, as PyG starts attention."""
+    for each in maps:
+        if each is not None:
+            glorot(each.weight)
+            if each.bias is not None:
+                nn.init.zeros_(each.bias)

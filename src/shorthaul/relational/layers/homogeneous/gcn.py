@@ -1,0 +1,168 @@
+"""Graph convolutional network (Kipf and Welling) as a program with one relation, with PyG's parameters."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from shorthaul.errors import LayerArgumentError
+from shorthaul.relational.compiled_layer import layer
+from shorthaul.relational.frontend.declarations import EdgeFeature, NodeFeature, Weight
+from shorthaul.relational.frontend.language import (
+    absolute,
+    linear,
+    over_nodes,
+    positive,
+    reduce_max,
+    sqrt,
+)
+from shorthaul.relational.inputs.graph import glorot, require_one_set
+from shorthaul.relational.inputs.self_loops import add_loops, edges_of
+from shorthaul.relational.layers.homogeneous.base import (
+    REDUCTIONS,
+    HomogeneousConv,
+    read_edge_weight,
+    read_pair,
+    require_aggregation,
+)
+
+
+@layer
+def gcn(
+    g: Any,
+    x: NodeFeature("width"),
+    lin: Weight("width", "out"),
+    weight: EdgeFeature() = None,
+    bias: Weight("out") = None,
+    *,
+    aggr: str,
+    normalize: bool,
+) -> Any:
+    """The neighbors' sum, each divided by the square roots of both ends' degrees, times a matrix."""
+    if normalize:
+        for n in g.target_nodes():
+            for e in n.incoming_edges():
+                if weight is None:
+                    n.degree = reduce_max(e.count()).reshape(1)
+                else:
+                    n.degree += e.weight.reshape(1)
+            is_zero = 1.0 - positive(absolute(n.degree))  # then nothing is divided
+            n.share = (1.0 - is_zero) / sqrt(n.degree + is_zero)
+            n.source_share = over_nodes(n.share)
+    for n in g.target_nodes():
+        for e in n.incoming_edges():
+            message = e.source.x
+            if normalize:
+                message = message * (e.source.source_share * e.target.share)
+            if weight is not None:
+                message = message * e.weight.reshape(1)
+            n.heard = REDUCTIONS[aggr](linear(message, lin))
+        n.out = n.heard if bias is None else n.heard + bias
+    return n.out
+
+
+class GCNConv(HomogeneousConv):
+    """PyG's `GCNConv`: same arguments, same parameters, same numbers; compiled.
+
+    >>> import torch, shorthaul as sh
+    >>> convolve = sh.relational.GCNConv(8, 4)
+    >>> convolve(torch.randn(3, 8), torch.tensor([[0, 0, 1], [1, 2, 2]])).shape
+    torch.Size([3, 4])
+
+    Args:
+        in_channels: Width of the features.
+        out_channels: Width of the result.
+        improved: Whether added loops weigh 2, where edges have weights (default False).
+        cached: Not needed, as a graph is indexed once: degrees are those of the call's edges
+            (default False).
+        add_self_loops: Whether nodes without a loop get one; None (default) as `normalize`.
+        normalize: Whether messages are divided by the roots of degrees (default True).
+        bias: Whether the layer has a bias (default True).
+        aggr: `"add"` (default), `"mean"`, `"max"` or `"min"`.
+    """
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        improved: bool = False,
+        cached: bool = False,
+        add_self_loops: bool | None = None,
+        normalize: bool = True,
+        bias: bool = True,
+        aggr: str = "add",
+    ) -> None:
+        super().__init__()
+        require_aggregation(aggr)
+        self.widths = read_pair(in_channels)
+        loops = normalize if add_self_loops is None else add_self_loops
+        if loops and not normalize:
+            raise LayerArgumentError(
+                "loops are added to a graph that is not normalized", "leave add_self_loops out"
+            )
+        self.in_channels, self.out_channels, self.aggr = in_channels, out_channels, aggr
+        self.improved, self.cached, self.normalize = improved, cached, normalize
+        self.add_self_loops = loops
+        self.lin = nn.Linear(in_channels, out_channels, bias=False)
+        self.bias = nn.Parameter(torch.empty(out_channels)) if bias else None
+        self.functions = {weighted: self._compile(weighted) for weighted in (False, True)}
+        self.function = self.functions[False]
+        self.reset_parameters()
+
+    def _compile(self, is_weighted: bool) -> Any:
+        absent = (set() if is_weighted else {"weight"}) | ({"bias"} if self.bias is None else set())
+        sizes = {"width": self.widths[0], "out": self.out_channels}
+        return gcn.compile(sizes, {"aggr": self.aggr, "normalize": self.normalize}, absent)
+
+    def reset_parameters(self) -> None:
+        """PyG's initial values: Glorot's, and zero for the bias."""
+        glorot(self.lin.weight)
+        if self.bias is not None:
+            nn.init.zeros_(self.bias)
+
+    def forward(
+        self, x: torch.Tensor, edge_index: Any, edge_weight: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """New features of the nodes.
+
+        Args:
+            x: Node features.
+            edge_index: (2, edges), or a graph.
+            edge_weight: A number per edge; None (default) for ones.
+        """
+        require_one_set(x, self)
+        given = self.read(x, edge_index)
+        count, graph = given.sources.shape[0], given.graph
+        if self.normalize and given.num_targets not in (None, count):
+            raise LayerArgumentError(
+                "a block was given to GCNConv, which divides by degrees of sources that it does not know",
+                "pass the edges of the block with all of its nodes: `block.edge_index()`",
+            )
+        weight = read_edge_weight(edge_weight, graph)
+        if self.add_self_loops:
+            if weight is not None:
+                weight = _fill_loop_weights(
+                    edges_of(graph), weight, count, 2.0 if self.improved else 1.0
+                )
+            graph = add_loops(graph, count, given.num_targets)
+        tensors = {"x": given.sources, "lin": self.lin.weight.t()}
+        if weight is not None:
+            tensors["weight"] = weight
+        if self.bias is not None:
+            tensors["bias"] = self.bias
+        out: torch.Tensor = self.functions[weight is not None](
+            graph, tensors, training=self.training, num_targets=given.num_targets
+        )
+        return out
+
+
+def _fill_loop_weights(
+    edges: torch.Tensor, weight: torch.Tensor, count: int, fill: float
+) -> torch.Tensor:
+    """The weights of `replace_loops`: a loop that was there keeps its own."""
+    is_loop = edges[0] == edges[1]
+    loops = weight.new_full((count,), fill)
+    loops = loops.index_put((edges[0][is_loop].long(),), weight[is_loop])
+    return torch.cat([weight[~is_loop], loops])
