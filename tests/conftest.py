@@ -21,6 +21,13 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 @pytest.fixture(autouse=True)
+def _waiting_for_compilers():
+    """Tests of kernels test kernels; those of what happens until they are compiled say so."""
+    with settings.override(compiling="wait"):
+        yield
+
+
+@pytest.fixture(autouse=True)
 def _own_state_directory(tmp_path_factory):
     """Counts of bytes written belong to the test, not to the machine."""
     with settings.override(state_directory=tmp_path_factory.mktemp("state")):

@@ -34,6 +34,7 @@ if typing.TYPE_CHECKING:
         conv_transpose2d,
         conv_transpose3d,
         replace_convs,
+        warm_up,
     )
     from shorthaul.graphs import MiniBatchLoader, NegativeSampler, NeighborSampler, RelationalGraph
     from shorthaul.offload import offload_activations
@@ -87,6 +88,7 @@ __all__ = [
     "unified",
     "unified_empty",
     "unified_zeros",
+    "warm_up",
 ]
 
 # Names that need torch, with the module each comes from. They are imported at their first use:
@@ -103,6 +105,7 @@ _NEEDS_TORCH = {
     "conv_transpose2d": "shorthaul.conv",
     "conv_transpose3d": "shorthaul.conv",
     "replace_convs": "shorthaul.conv",
+    "warm_up": "shorthaul.conv",
     "datasets": "shorthaul.datasets",
     "distributed": "shorthaul.distributed",
     "MiniBatchLoader": "shorthaul.graphs",

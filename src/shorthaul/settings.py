@@ -108,6 +108,17 @@ def _positive_seconds(text: str) -> float:
     return seconds
 
 
+def _positive_count(text: str) -> int:
+    count = int(text)
+    if count < 1:
+        raise ValueError(text)
+    return count
+
+
+def _most_compilers() -> int:
+    return min(8, len(os.sched_getaffinity(0)))
+
+
 @functools.cache
 def _most_row_buffer_bytes() -> int:
     return min(2**30, usable_bytes() // 16)
@@ -171,6 +182,21 @@ class Settings:
         _one_of("on", "off", "force"),
         "one of on, off, force",
         "measure and remember schedules, never measure, or measure again",
+    )
+    compiling = Setting(
+        "SHORTHAUL_COMPILE",
+        lambda: "background",
+        _one_of("background", "wait"),
+        "one of background, wait",
+        "convolutions run by ATen until their kernels are compiled, or wait for the compiler",
+    )
+    compilers = Setting(
+        "SHORTHAUL_COMPILERS",
+        _most_compilers,
+        _positive_count,
+        "a positive whole number",
+        "compilers that run at the same time",
+        shown_default="as many as cores, at most 8",
     )
     compile_limit_seconds = Setting(
         "SHORTHAUL_COMPILE_SECONDS",

@@ -9,6 +9,7 @@ import torch
 
 from shorthaul.conv.execution.execute import run_forward, run_grad_input, run_grad_weight
 from shorthaul.conv.problem import LAYOUTS, ConvProblem
+from shorthaul.jit.compiling.loading import compiling
 from tests.conv.problems import ACTIVATION_LAYOUTS, QUICK, Case
 
 
@@ -52,7 +53,8 @@ def _compile(problem: ConvProblem) -> None:
     """Everything once, on an image that is large enough for a specialized kernel."""
     case = Case(problem, 4, (1, 21, 23))
     image, weight, bias = case.tensors()
-    output = run_forward(problem, image, weight, bias)
-    if problem.activation is None:
-        run_grad_input(problem, output, weight, case.sizes)
-        run_grad_weight(problem, output, image)
+    with compiling("wait"):
+        output = run_forward(problem, image, weight, bias)
+        if problem.activation is None:
+            run_grad_input(problem, output, weight, case.sizes)
+            run_grad_weight(problem, output, image)

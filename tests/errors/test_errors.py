@@ -29,6 +29,7 @@ from shorthaul.errors import (
     InPlaceChangeError,
     KernelArgumentError,
     KernelLoadError,
+    KernelPendingError,
     KernelStatusError,
     LayerArgumentError,
     LayerLanguageError,
@@ -132,6 +133,14 @@ GOLDEN: dict[ShorthaulError, str] = {
     KernelLoadError(Path("/c/3f2a91bc/kernel.so"), "Operation not permitted"): (
         "/c/3f2a91bc/kernel.so cannot be loaded: Operation not permitted.\n"
         "  Where the file system is mounted `noexec`, point SHORTHAUL_CACHE at another one."
+    ),
+    KernelPendingError("conv_window_general"): (
+        "conv_window_general is still being compiled in the background.\n"
+        "  To wait for it, and to have the compiler's error here, set SHORTHAUL_COMPILE=wait."
+    ),
+    KernelPendingError("conv_window_general", has_failed=True): (
+        "conv_window_general did not compile in the background; the log says why.\n"
+        "  To wait for it, and to have the compiler's error here, set SHORTHAUL_COMPILE=wait."
     ),
     CacheOwnershipError(Path("/c"), "it belongs to user 1001"): (
         "the kernel cache /c is refused: it belongs to user 1001.\n"

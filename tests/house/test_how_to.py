@@ -72,6 +72,15 @@ def test_a_benchmark_is_added(tmp_path: Path) -> None:
     assert [row["arm"] for row in answer.rows] == ["index", "index_select"]
 
 
+def test_kernels_are_waited_for(tmp_path: Path) -> None:
+    module = run_block("wait-for-kernels.md", tmp_path)
+    assert module.for_inference.mode == "inference"
+    assert module.for_training.mode == "training"
+    first, second = module.report.layers
+    assert set(first.choices) == {"inference", "training, input given"}
+    assert set(second.choices) == {"inference", "training"}
+
+
 def test_an_engine_runs_its_contract(tmp_path: Path) -> None:
     path = tmp_path / "test_counting_engine.py"
     path.write_text(read_block("add-a-storage-engine.md"))

@@ -5,6 +5,7 @@ from shorthaul.conv.functional import conv1d, conv2d, conv3d
 from shorthaul.conv.layer import Conv1d, Conv2d, Conv3d
 from shorthaul.conv.models.quantize import QuantizationReport, QuantizedLayer, quantize_weights
 from shorthaul.conv.models.replace import ReplacedLayer, ReplacementReport, replace_convs
+from shorthaul.conv.models.warm_up import WarmUpReport, warm_up
 from shorthaul.conv.planning.estimate import TWELVE_LAYERS, Estimate, Layer, estimate
 from shorthaul.conv.problem import ACTIVATIONS, PADDING_MODES, ConvProblem
 from shorthaul.conv.transposed import conv_transpose1d, conv_transpose2d, conv_transpose3d
@@ -23,6 +24,7 @@ __all__ = [
     "QuantizedLayer",
     "ReplacedLayer",
     "ReplacementReport",
+    "WarmUpReport",
     "conv1d",
     "conv2d",
     "conv3d",
@@ -33,4 +35,5 @@ __all__ = [
     "freeze_weights",
     "quantize_weights",
     "replace_convs",
+    "warm_up",
 ]

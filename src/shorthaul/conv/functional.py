@@ -18,7 +18,6 @@ import torch
 from torch import Tensor
 
 from shorthaul.conv import aten
-from shorthaul.conv.execution.backend import reason_for_aten
 from shorthaul.conv.execution.fast_path import Written, learn_call, run_known
 from shorthaul.conv.execution.operators import convolution, find_problem, run_convolution
 from shorthaul.conv.problem import ACTIVATIONS, PADDING_MODES, ConvProblem, Triple
@@ -35,8 +34,10 @@ from shorthaul.conv.problem.arguments import (
     verify_same_kind,
     verify_weight,
 )
+from shorthaul.conv.readiness import Needs, can_prepare, find_needs, has_kernels
 from shorthaul.errors import ConvolutionError
 from shorthaul.fallbacks import note_fallback
+from shorthaul.jit.compiling.loading import is_waited_for
 from shorthaul.jit.operators import are_ordinary, is_plain, is_watched
 
 KERNEL_DTYPES = frozenset((torch.float32, torch.float64, torch.bfloat16, torch.float16))
@@ -66,6 +67,7 @@ def conv1d(
     residual: Tensor | None = None,
     exact: bool = True,
     tune: bool = False,
+    wait: bool = False,
     out: Tensor | None = None,
 ) -> Tensor:
     """1-D convolution of (N, C, L) or (C, L). Its arguments are those of `conv2d`.
@@ -74,7 +76,7 @@ def conv1d(
     tensor([[[2., 3., 3., 3., 2.]]])
     """
     written = (stride, padding, dilation, groups, padding_mode, activation, exact)
-    return _run(1, input, weight, bias, written, residual, out, tune)
+    return _run(1, input, weight, bias, written, residual, out, tune, wait)
 
 
 def conv2d(
@@ -91,6 +93,7 @@ def conv2d(
     residual: Tensor | None = None,
     exact: bool = True,
     tune: bool = False,
+    wait: bool = False,
     out: Tensor | None = None,
 ) -> Tensor:
     """2-D convolution of (N, C, H, W) or (C, H, W): activation(input * weight + bias + residual).
@@ -116,11 +119,14 @@ def conv2d(
             TF32 in the generated CUDA kernels (default True).
         tune: Measure the kernels that apply to this size, once; the fastest is remembered for this
             processor (default False).
+        wait: Wait for the compiler of kernels that are not there yet. Without it the first calls run
+            by ATen, whose sums have another order and other last bits, until the kernels are compiled
+            in the background; `SHORTHAUL_COMPILE=wait` has all calls wait (default False).
         out: Receives the result, in place of a fresh tensor; it has the output's shape and dtype.
             For inference only: it has no gradient. None by default.
     """
     written = (stride, padding, dilation, groups, padding_mode, activation, exact)
-    return _run(2, input, weight, bias, written, residual, out, tune)
+    return _run(2, input, weight, bias, written, residual, out, tune, wait)
 
 
 def conv3d(
@@ -137,6 +143,7 @@ def conv3d(
     residual: Tensor | None = None,
     exact: bool = True,
     tune: bool = False,
+    wait: bool = False,
     out: Tensor | None = None,
 ) -> Tensor:
     """3-D convolution of (N, C, D, H, W) or (C, D, H, W). Its arguments are those of `conv2d`.
@@ -145,7 +152,7 @@ def conv3d(
     27.0
     """
     written = (stride, padding, dilation, groups, padding_mode, activation, exact)
-    return _run(3, input, weight, bias, written, residual, out, tune)
+    return _run(3, input, weight, bias, written, residual, out, tune, wait)
 
 
 def _run(
@@ -157,13 +164,14 @@ def _run(
     residual: Tensor | None,
     out: Tensor | None,
     tune: bool,
+    wait: bool,
 ) -> Tensor:
     """The call as it is known already, else checked, planned, and known from then on."""
     if residual is None and out is None and not tune:
         output = run_known(dimensions, input, weight, bias, written)
         if output is not None:
             return output
-    return _convolve(dimensions, input, weight, bias, Written(*written), residual, out, tune)
+    return _convolve(dimensions, input, weight, bias, Written(*written), residual, out, tune, wait)
 
 
 def _geometry(dimensions: int, weight: Tensor, written: Written) -> Geometry:
@@ -215,6 +223,7 @@ def _convolve(
     residual: Tensor | None,
     out: Tensor | None,
     tune: bool,
+    wait: bool,
 ) -> Tensor:
     geometry = _geometry(dimensions, weight, written)
     activation, exact = written.activation, written.exact
@@ -230,6 +239,10 @@ def _convolve(
         return output if out is None else out.copy_(output)
     if tune and input.dtype in KERNEL_DTYPES and not torch.compiler.is_compiling():
         _tune(problem_of(dimensions, input, weight, bias, geometry, activation, exact), images)
+    if input.dtype in KERNEL_DTYPES and not is_watched() and are_ordinary(input, weight, bias):
+        fused = None if torch.is_grad_enabled() else activation
+        problem = problem_of(dimensions, input, weight, bias, geometry, fused, exact)
+        _ask_for_kernels(problem, images, find_needs(input, weight, bias), wait)
     if input.dtype in KERNEL_DTYPES and not is_plain(input, weight, bias, residual):
         if out is not None:
             raise ConvolutionError(
@@ -264,9 +277,17 @@ def _tune(problem: ConvProblem, images: Tensor) -> None:
     from shorthaul.conv.execution.tuning import tune_schedule  # its progress bar is needed by few
 
     batch, _, depth, height, width = images.shape
-    is_ours = images.device.type == "cpu" and reason_for_aten(problem, "cpu") is None
-    if is_ours and problem.flops(batch, (depth, height, width)) > 0:
+    if can_prepare(problem, images):
         tune_schedule(problem, (batch, depth, height, width))
+
+
+def _ask_for_kernels(problem: ConvProblem, images: Tensor, needs: Needs, wait: bool) -> None:
+    """Those of all passes at once, so that they are compiled several at a time."""
+    batch, _, depth, height, width = images.shape
+    problem.verify_input_sizes((depth, height, width))
+    if can_prepare(problem, images):
+        sizes = (batch, depth, height, width)
+        has_kernels(problem, sizes, needs, waits=is_waited_for(by_default=wait))
 
 
 def problem_of(

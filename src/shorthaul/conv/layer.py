@@ -34,6 +34,7 @@ class WindowOrderLayer(nn.Module):
     activation: str | None = None
     exact: bool = True
     tune: bool = False
+    wait: bool = False
 
     stride: tuple[int, ...]
     padding: Any
@@ -58,6 +59,7 @@ class WindowOrderLayer(nn.Module):
         activation: str | None = None,
         exact: bool = True,
         tune: bool = False,
+        wait: bool = False,
     ) -> None:
         is_known = padding_mode in _TORCH_PADDING_MODES and (
             isinstance(padding, str | int) or all(isinstance(each, int) for each in padding)
@@ -79,7 +81,7 @@ class WindowOrderLayer(nn.Module):
             raise ConvolutionError(
                 f"activation must be None or one of {', '.join(ACTIVATIONS)}, got {activation!r}."
             )
-        self.activation, self.exact, self.tune = activation, exact, tune
+        self.activation, self.exact, self.tune, self.wait = activation, exact, tune, wait
         if not is_known:
             self._set_padding(padding, padding_mode, kernel_size)
 
@@ -113,6 +115,7 @@ class WindowOrderLayer(nn.Module):
             activation=activation,
             exact=self.exact,
             tune=self.tune,
+            wait=self.wait,
         )
 
     def extra_repr(self) -> str:
@@ -151,6 +154,7 @@ class Conv2d(WindowOrderLayer, nn.Conv2d):
         activation: Applied to the output in the same pass, as in `sh.conv2d`; None by default.
         exact: False allows arithmetic with a larger rounding error (default True).
         tune: Measure the kernels at the first call of each size (default False).
+        wait: Wait for the compiler, as in `sh.conv2d` (default False).
     """
 
     dimensions = 2

@@ -32,6 +32,25 @@ class CompileError(ShorthaulError, RuntimeError):
         self.source, self.command, self.first_error = source, command, first_error
 
 
+class KernelPendingError(ShorthaulError, RuntimeError):
+    """A kernel is still being compiled in the background, or did not compile there.
+
+    Layers run by ATen meanwhile; who asks for the kernel alone gets to see it.
+    """
+
+    def __init__(self, kernel: str, *, has_failed: bool = False) -> None:
+        happened = (
+            "did not compile in the background; the log says why"
+            if has_failed
+            else "is still being compiled in the background"
+        )
+        super().__init__(
+            f"{kernel} {happened}.\n"
+            "  To wait for it, and to have the compiler's error here, set SHORTHAUL_COMPILE=wait."
+        )
+        self.has_failed = has_failed
+
+
 class KernelLoadError(ShorthaulError, OSError):
     """A compiled kernel lies in the cache, but the system does not load it."""
 

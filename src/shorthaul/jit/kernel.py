@@ -12,7 +12,7 @@ import functools
 import operator
 from collections.abc import Callable
 from types import CodeType
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 
@@ -172,7 +172,8 @@ def _open_library(entry: CacheEntry) -> ctypes.CDLL:
 
 
 # By digest and contracts: the same object may be called as float16 here and as bfloat16 there.
-_loaded: dict[tuple[str, tuple[Function, ...]], Kernel] = {}
+KernelKey: TypeAlias = tuple[str, tuple[Function, ...]]
+_loaded: dict[KernelKey, Kernel] = {}
 
 
 def load_kernel(source: CppSource) -> Kernel:
@@ -201,25 +202,48 @@ def load_kernel(source: CppSource) -> Kernel:
     tensor([2., 2., 2.])
     """
     toolchain = find_toolchain()
-    key = (source.digest(toolchain.fingerprint), source.functions)
-    kernel = _loaded.get(key)
-    if kernel is None:
-        # No lock: the cache lets one thread or process compile and the others wait, and threads
-        # that want different kernels shall compile them at the same time.
-        kernel = _loaded.setdefault(key, _find_kernel(source, toolchain))
-    return kernel
+    kernel = find_loaded(kernel_key(source, toolchain))
+    return find_kernel(source, toolchain, KernelCache()) if kernel is None else kernel
 
 
-def _find_kernel(source: CppSource, toolchain: Toolchain) -> Kernel:
-    cache = KernelCache()
+def kernel_key(source: CppSource, toolchain: Toolchain) -> KernelKey:
+    """What tells a loaded kernel from all others.
+
+    Args:
+        source: Its source.
+        toolchain: The compiler.
+    """
+    return source.digest(toolchain.fingerprint), source.functions
+
+
+def find_loaded(key: KernelKey) -> Kernel | None:
+    """The kernel of this key that this process has loaded already, or None.
+
+    Args:
+        key: From `kernel_key`.
+    """
+    return _loaded.get(key)
+
+
+def find_kernel(source: CppSource, toolchain: Toolchain, cache: KernelCache) -> Kernel:
+    """The kernel from the cache, compiled now if it is not there.
+
+    Args:
+        source: The kernel's text, functions and flags.
+        toolchain: The compiler.
+        cache: Where it lies, or shall lie.
+    """
     entry = cache.find_or_build(source, toolchain)
     try:
-        return Kernel(source, entry)
+        kernel = Kernel(source, entry)
     except KernelLoadError:
         if entry.library.exists():
             raise
         # Another process made room in the cache, or cleared it, since the entry was found.
-        return Kernel(source, cache.find_or_build(source, toolchain))
+        kernel = Kernel(source, cache.find_or_build(source, toolchain))
+    # No lock: the cache lets one thread or process compile and the others wait, and threads that want
+    # different kernels shall compile them at the same time.
+    return _loaded.setdefault(kernel_key(source, toolchain), kernel)
 
 
 def can_use_kernels(part: str) -> bool:

@@ -149,6 +149,14 @@ class KernelCache:
             os.utime(entry.directory / "entry.json")
         return entry
 
+    def has(self, digest: str) -> bool:
+        """Whether there seems to be an entry; `find` looks at what it holds.
+
+        Args:
+            digest: Of the source and its toolchain.
+        """
+        return (self.directory / digest / "entry.json").is_file()
+
     def entries(self) -> tuple[CacheEntry, ...]:
         """Every whole entry, the least recently used first."""
         if not self.directory.is_dir():

@@ -16,7 +16,8 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+import threading
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -128,6 +129,24 @@ def _read_version(command: tuple[str, ...]) -> str | None:
     return lines[0] if shown.returncode == 0 and lines else None
 
 
+# The compiler that a thread waits for, by the thread.
+_running: dict[int, subprocess.Popen[bytes]] = {}
+os.register_at_fork(after_in_child=_running.clear)  # they are the parent's
+
+
+def stop_compilers(threads: Iterable[int]) -> None:
+    """Stop the compilers that these threads wait for, and what those have started.
+
+    Args:
+        threads: Identifiers, as `threading.Thread.ident` has them.
+    """
+    for thread in threads:
+        running = _running.get(thread)
+        if running is not None and running.poll() is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(running.pid, signal.SIGKILL)
+
+
 def run_compiler(command: Sequence[str], log: Path) -> int:
     """The status of `command`, run beside `log`; one that hangs is stopped and the log says so."""
     with log.open("ab") as output:
@@ -146,6 +165,7 @@ def run_compiler(command: Sequence[str], log: Path) -> int:
             if not log.parent.is_dir():
                 raise
             raise NoCompilerError([f"{command[0]}, which cannot be started any more"]) from error
+        _running[threading.get_ident()] = running
         try:
             return running.wait(settings.compile_limit_seconds)
         except subprocess.TimeoutExpired:
@@ -155,6 +175,7 @@ def run_compiler(command: Sequence[str], log: Path) -> int:
             if running.poll() is None:  # also when the user interrupts
                 os.killpg(running.pid, signal.SIGKILL)
                 running.wait()
+            del _running[threading.get_ident()]
 
 
 @dataclass(frozen=True)

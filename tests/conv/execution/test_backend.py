@@ -4,8 +4,7 @@ import pytest
 import torch
 
 from shorthaul.conv import aten
-from shorthaul.conv.execution import execute as kernels
-from shorthaul.conv.execution.backend import choose_backend, reason_for_aten
+from shorthaul.conv.execution.backend import KERNELS_WHEN_READY, choose_backend, reason_for_aten
 from shorthaul.conv.problem import ConvProblem
 from shorthaul.fallbacks import taken_fallbacks
 from shorthaul.settings import settings
@@ -15,7 +14,7 @@ CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 
 
 def test_generated_kernels_compute_on_the_cpu() -> None:
-    assert choose_backend(PROBLEM, CPU) is kernels
+    assert choose_backend(PROBLEM, CPU) is KERNELS_WHEN_READY
     assert reason_for_aten(PROBLEM, "cpu") is None
 
 
@@ -24,7 +23,7 @@ def test_aten_computes_when_it_is_asked_for_and_it_is_noted() -> None:
         assert choose_backend(PROBLEM, CPU) is aten
     reasons = {each.reason for each in taken_fallbacks() if each.what == "convolution"}
     assert "SHORTHAUL_KERNELS is torch" in reasons
-    assert choose_backend(PROBLEM, CPU) is kernels
+    assert choose_backend(PROBLEM, CPU) is KERNELS_WHEN_READY
 
 
 def test_aten_computes_on_other_devices() -> None:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
 from shorthaul.conv import aten
 from shorthaul.conv.execution import execute as kernels
+from shorthaul.conv.execution.packing import panel_kernel
+from shorthaul.conv.layout.function import sum_dtype
 from shorthaul.conv.problem import ConvProblem, Triple
+from shorthaul.errors import KernelPendingError
 from shorthaul.fallbacks import note_fallback
 from shorthaul.jit import can_use_kernels
 from shorthaul.settings import settings
@@ -51,6 +55,49 @@ class Backend(Protocol):
         """The gradient of the weight."""
 
 
+class _WhenReady:
+    """The CPU's kernels, and ATen for as long as one that is needed is being compiled.
+
+    A kernel that is not there is missed before anything is written, and ATen begins anew. The kernel that
+    packs weights, which the others need, is asked for with the first of them.
+    """
+
+    @staticmethod
+    def run_forward(*arguments: Any, **options: Any) -> Tensor:
+        """See `Backend`."""
+        try:
+            return kernels.run_forward(*arguments, **options)
+        except KernelPendingError:
+            _ask_for_panels(arguments[0])
+            return aten.run_forward(*arguments, **options)
+
+    @staticmethod
+    def run_grad_input(*arguments: Any, **options: Any) -> Tensor:
+        """See `Backend`."""
+        try:
+            return kernels.run_grad_input(*arguments, **options)
+        except KernelPendingError:
+            _ask_for_panels(arguments[0])
+            return aten.run_grad_input(*arguments, **options)
+
+    @staticmethod
+    def run_grad_weight(*arguments: Any) -> Tensor:
+        """See `Backend`."""
+        try:
+            return kernels.run_grad_weight(*arguments)
+        except KernelPendingError:
+            _ask_for_panels(arguments[0])
+            return aten.run_grad_weight(*arguments)
+
+
+def _ask_for_panels(problem: ConvProblem) -> None:
+    with contextlib.suppress(KernelPendingError):
+        panel_kernel(sum_dtype(problem.dtype))
+
+
+KERNELS_WHEN_READY: Backend = _WhenReady()
+
+
 def choose_backend(problem: ConvProblem, device: torch.device) -> Backend:
     """The generated kernels where they apply, else ATen, which is noted as a fallback."""
     reason = _reason_for_aten(problem, device.type, settings.kernels)
@@ -58,7 +105,7 @@ def choose_backend(problem: ConvProblem, device: torch.device) -> Backend:
         note_fallback("convolution", "ATen", reason)
         return aten
     if device.type == "cpu":
-        return kernels
+        return KERNELS_WHEN_READY
     from shorthaul.conv.triton import (
         launch as triton_launch,  # Triton takes a second to import, and is optional
     )

@@ -16,10 +16,11 @@ from torch import Tensor
 
 from shorthaul.conv import aten
 from shorthaul.conv.execution.backend import reason_for_aten
-from shorthaul.conv.execution.packing import find_packed, find_packed_bias
+from shorthaul.conv.execution.packing import find_packed, find_packed_bias, panel_kernel
 from shorthaul.conv.execution.plan import ConvPlan, find_workspace, keep, plan_forward, recall
 from shorthaul.conv.execution.training import TrainedCall, can_train, plan_training
 from shorthaul.conv.problem import ConvProblem
+from shorthaul.errors import KernelPendingError
 from shorthaul.jit.operators import are_ordinary, is_watched, needs_gradient
 from shorthaul.jit.runtime import kernel_threads
 from shorthaul.settings import settings
@@ -96,7 +97,7 @@ def learn_call(
     images: Tensor,
     output: Tensor,
 ) -> None:
-    """Remember a call that the CPU's kernels can take as it is.
+    """Remember a call that the CPU's kernels can take as it is; one whose kernels are there.
 
     `geometry` is what the operators take, `images` the canonical input.
     """
@@ -108,22 +109,39 @@ def learn_call(
         or reason_for_aten(problem, "cpu") is not None
     ):
         return
+    is_trained = needs_gradient(input, weight, bias)
+    with contextlib.suppress(KernelPendingError, TypeError):  # lists cannot be remembered
+        known = _know(
+            dimensions, input, weight, bias, written, problem, geometry, images, output, is_trained
+        )
+        if known is not None:
+            keep(_call_key(dimensions, input, weight, bias, written, is_trained=is_trained), known)
+
+
+def _know(
+    dimensions: int,
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    written: Written,
+    problem: ConvProblem,
+    geometry: tuple[Any, ...],
+    images: Tensor,
+    output: Tensor,
+    is_trained: bool,
+) -> KnownCall | TrainedCall | None:
     batch, _, depth, height, width = images.shape
     sizes, threads = (batch, depth, height, width), kernel_threads()
     # As `run_forward` has asked for it, so that nothing is planned twice.
     plan = plan_forward(problem, sizes, None, threads)
-    is_trained = needs_gradient(input, weight, bias)
-    known: KnownCall | TrainedCall
     if not is_trained:
-        known = KnownCall(plan, output.shape, output.stride())
-    elif can_train(plan, bias):
-        known = plan_training(
-            dimensions, plan, geometry, written.activation, input, weight, bias, output
-        )
-    else:
-        return
-    with contextlib.suppress(TypeError):  # lists cannot be remembered
-        keep(_call_key(dimensions, input, weight, bias, written, is_trained=is_trained), known)
+        panel_kernel(plan.weights.real)  # which packs, and may still be compiled
+        return KnownCall(plan, output.shape, output.stride())
+    if not can_train(plan, bias):
+        return None
+    return plan_training(
+        dimensions, plan, geometry, written.activation, input, weight, bias, output
+    )
 
 
 def run_known(

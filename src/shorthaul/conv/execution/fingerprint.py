@@ -21,6 +21,7 @@ import weakref
 import torch
 from torch import nn
 
+from shorthaul.errors import KernelPendingError
 from shorthaul.jit import (
     CppSource,
     Function,
@@ -28,8 +29,8 @@ from shorthaul.jit import (
     NumberArgument,
     ThreadsArgument,
     can_use_kernels,
-    load_kernel,
 )
+from shorthaul.jit.compiling.loading import load_when_ready
 from shorthaul.jit.runtime import kernel_threads
 from shorthaul.settings import settings
 
@@ -90,7 +91,7 @@ def fingerprint(tensor: torch.Tensor) -> bytes | int | None:
     Small tensors are their own bytes. Of larger ones it is a hash of 64 bits over the memory that they
     span: a change within one aligned word of eight bytes always changes it, any other change all but
     once in 2^64. Nobody can tell on other devices than the CPU (reading would wait for all work that
-    was handed to them), of tensors without memory of their own, and of large ones without a compiler.
+    was handed to them), of tensors without memory of their own, and of large ones without a compiler or while it is at work.
     """
     if not tensor.is_cpu:
         return None
@@ -105,7 +106,10 @@ def fingerprint(tensor: torch.Tensor) -> bytes | int | None:
     if not _can_hash(settings.kernels):
         return None
     threads = min(kernel_threads(), -(-span_bytes // _BYTES_PER_THREAD))
-    hashed: int = _hash_function().at(address, span_bytes, threads)
+    try:
+        hashed: int = hash_function().at(address, span_bytes, threads)
+    except KernelPendingError:
+        return None
     return hashed
 
 
@@ -124,7 +128,7 @@ def _can_hash(wanted: str) -> bool:  # noqa: ARG001 (asked anew when the setting
 
 
 @functools.cache
-def _hash_function() -> KernelFunction:
+def hash_function() -> KernelFunction:
     """The hash of some bytes in memory."""
     function = Function(
         "hash_bytes",
@@ -132,9 +136,8 @@ def _hash_function() -> KernelFunction:
         returns="int64",
     )
     text = _TEXT.replace("{PROTOTYPE}", function.prototype())
-    kernel: KernelFunction = load_kernel(
-        CppSource("conv_fingerprint", text, (function,))
-    ).hash_bytes
+    source = CppSource("conv_fingerprint", text, (function,))
+    kernel: KernelFunction = load_when_ready(source, "weights packed anew by each call").hash_bytes
     return kernel
 
 

@@ -36,6 +36,7 @@ from shorthaul.conv.execution.pushing import (
     push_grad_weight,
 )
 from shorthaul.conv.problem import ConvProblem, Triple
+from shorthaul.errors import KernelPendingError
 from shorthaul.jit import can_use_kernels, define_operator
 
 _GEOMETRY = (
@@ -309,7 +310,10 @@ def _grad_bias(grad_output: Tensor) -> Tensor:
     )
     if 0 in grad_output.shape or not is_generated:
         return grad_output.sum((0, 2, 3, 4))
-    return kernels.run_grad_bias(grad_output)
+    try:
+        return kernels.run_grad_bias(grad_output)
+    except KernelPendingError:
+        return grad_output.sum((0, 2, 3, 4))
 
 
 def _fake_grad_bias(grad_output: Tensor) -> Tensor:

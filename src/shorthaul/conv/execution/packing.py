@@ -26,8 +26,8 @@ from shorthaul.jit import (
     NumberArgument,
     TensorArgument,
     ThreadsArgument,
-    load_kernel,
 )
+from shorthaul.jit.compiling.loading import load_when_ready
 
 
 @dataclass(frozen=True)
@@ -189,7 +189,7 @@ def panel_kernel(real: torch.dtype) -> Kernel:
         ("DECLARED_NUMBERS", ", ".join(f"int64_t {each.name}" for each in numbers)),
     ):
         text = text.replace("{" + name + "}", value)
-    return load_kernel(CppSource(f"conv_panels_{c_type}", text, functions))
+    return load_when_ready(CppSource(f"conv_panels_{c_type}", text, functions), "ATen")
 
 
 _PANEL_TEXT = """\

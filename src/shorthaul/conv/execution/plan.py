@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import threading
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, TypeVar
 
@@ -26,7 +26,10 @@ from shorthaul.conv.planning.choice import (
 )
 from shorthaul.conv.problem import ConvProblem
 from shorthaul.conv.problem.geometry import Taps, WindowTask, forward_task, grad_input_tasks
-from shorthaul.jit import KernelFunction, load_kernel
+from shorthaul.errors import KernelPendingError
+from shorthaul.jit import KernelFunction
+from shorthaul.jit.compiling.loading import is_waited_for, load_when_ready
+from shorthaul.jit.compiling.pool import compilers
 from shorthaul.units import format_bytes
 
 # Nothing lies between the workspaces of two threads for so long (4 channels per group on two distant cores:
@@ -121,6 +124,9 @@ class ConvPlan:
 
 
 _kept: dict[Hashable, Any] = {}
+# Plans that wait for a compiler, and when they were last looked at: to plan again before a kernel has come would
+# be in vain.
+_pending: dict[Hashable, object] = {}
 
 
 def recall(key: Hashable) -> Any:
@@ -139,6 +145,26 @@ def keep(key: Hashable, made: Kept) -> Kept:
 def forget_plans() -> None:
     """Plan every call anew, because a better schedule is remembered now."""
     _kept.clear()
+    _pending.clear()
+
+
+def _require_news(key: Hashable) -> None:
+    """`KernelPendingError` as long as no kernel has come since this plan waits for one."""
+    if _pending.get(key) is compilers.epoch and not is_waited_for():
+        raise KernelPendingError("a convolution's kernel")
+
+
+def _keep_when_ready(key: Hashable, plan: Callable[[], Kept]) -> Kept:
+    epoch = compilers.epoch
+    try:
+        made = plan()
+    except KernelPendingError:
+        if len(_pending) >= MOST_PLANS:
+            _pending.clear()
+        _pending[key] = epoch
+        raise
+    _pending.pop(key, None)
+    return keep(key, made)
 
 
 def plan_forward(
@@ -157,11 +183,12 @@ def plan_forward(
     kept: ConvPlan | None = _kept.get(key)
     if kept is not None:
         return kept
+    _require_news(key)
     task = forward_task(problem, sizes[0], sizes[1:])
-    schedule = schedule or find_schedule(problem, sizes, threads)
-    if has_scaled_weights and schedule.has_pairs:
-        schedule = schedule_widened(replace(task, exact=True))
-    return keep(key, _plan(problem, task, None, schedule, threads))
+    chosen = schedule or find_schedule(problem, sizes, threads)
+    if has_scaled_weights and chosen.has_pairs:
+        chosen = schedule_widened(replace(task, exact=True))
+    return _keep_when_ready(key, lambda: _plan(problem, task, None, chosen, threads))
 
 
 class InputGradientPlans(NamedTuple):
@@ -178,13 +205,25 @@ def plan_grad_input(problem: ConvProblem, sizes: Sizes, threads: int) -> InputGr
     kept: InputGradientPlans | None = _kept.get(key)
     if kept is not None:
         return kept
+    _require_news(key)
     tasks = grad_input_tasks(problem, sizes[0], sizes[1:])
     count = 1
     for stride, size in zip(problem.stride, sizes[1:], strict=True):
         count *= min(stride, size)
-    phases = tuple(_plan(problem, task, taps, schedule_pass(task), threads) for task, taps in tasks)
-    name = "\n".join(each.weights.name for each in phases)
-    return keep(key, InputGradientPlans(phases, len(tasks) == count, name))
+
+    def plan() -> InputGradientPlans:
+        phases, pending = [], None
+        for task, taps in tasks:
+            try:
+                phases.append(_plan(problem, task, taps, schedule_pass(task), threads))
+            except KernelPendingError as error:  # the others are asked for, too
+                pending = error
+        if pending is not None:
+            raise pending
+        name = "\n".join(each.weights.name for each in phases)
+        return InputGradientPlans(tuple(phases), len(tasks) == count, name)
+
+    return _keep_when_ready(key, plan)
 
 
 def plan_grad_weight(problem: ConvProblem, sizes: Sizes, threads: int) -> ConvPlan:
@@ -193,9 +232,12 @@ def plan_grad_weight(problem: ConvProblem, sizes: Sizes, threads: int) -> ConvPl
     kept: ConvPlan | None = _kept.get(key)
     if kept is not None:
         return kept
+    _require_news(key)
     task = forward_task(problem, sizes[0], sizes[1:])
     task = replace(task, activation=None, exact=True, is_forward=False)
-    return keep(key, _plan(problem, task, None, schedule_gradient(task), threads))
+    return _keep_when_ready(
+        key, lambda: _plan(problem, task, None, schedule_gradient(task), threads)
+    )
 
 
 def _plan(
@@ -224,7 +266,8 @@ def _plan(
 @functools.cache
 def _load(method: Method, kernel: Hashable) -> KernelFunction:
     """The function of a kernel; remembered, because to emit its source again takes longer than to run it."""
-    function: KernelFunction = getattr(load_kernel(method.emit(kernel)), method.function)
+    loaded = load_when_ready(method.emit(kernel), "ATen")
+    function: KernelFunction = getattr(loaded, method.function)
     return function
 
 

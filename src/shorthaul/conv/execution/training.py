@@ -7,6 +7,7 @@ about what autograd itself costs; through operators it took four times as long a
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -30,6 +31,7 @@ from shorthaul.conv.execution.plan import (
 )
 from shorthaul.conv.layout.weights import packed_values
 from shorthaul.conv.problem.arguments import drop_dimensions, expand_dimensions
+from shorthaul.errors import KernelPendingError
 from shorthaul.jit import KernelFunction
 from shorthaul.jit.operators import SingleLevelFunction, are_ordinary, is_watched
 from shorthaul.jit.runtime import kernel_threads
@@ -57,11 +59,11 @@ class PlannedPass(NamedTuple):
 
 
 class PlannedGradients(NamedTuple):
-    """The kernels of a step's backward pass, for one number of threads."""
+    """The kernels of a step's backward pass, for one number of threads; those that are needed."""
 
     input: tuple[PlannedPass, ...]
     is_covered: bool  # whether they write every value of the input's gradient
-    weight: PlannedPass
+    weight: PlannedPass | None
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,33 +77,36 @@ class TrainedCall:
     input_like: Tensor  # of no memory: sizes, strides and dtype
     weight_like: Tensor
     output_like: Tensor
-    gradients: dict[int, PlannedGradients]  # by threads
+    gradients: dict[tuple[int, bool, bool], PlannedGradients]  # by threads and by what is needed
 
     def run(self, input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         """The output, with its gradient recorded."""
         output: Tensor = _Step.apply(input, weight, bias, self)  # type: ignore[no-untyped-call]
         return aten.apply_activation(output, self.activation)
 
-    def find_gradients(self) -> PlannedGradients:
-        """The backward pass for as many threads as there are now."""
-        threads = kernel_threads()
-        planned = self.gradients.get(threads)
+    def find_gradients(self, for_input: bool, for_weight: bool) -> PlannedGradients:
+        """The backward pass for as many threads as there are now; what nobody needs is not compiled."""
+        key = (kernel_threads(), for_input, for_weight)
+        planned = self.gradients.get(key)
         if planned is None:
-            planned = self.gradients[threads] = self._plan_gradients(threads)
+            planned = self.gradients[key] = self._plan_gradients(*key)
         return planned
 
-    def _plan_gradients(self, threads: int) -> PlannedGradients:
+    def _plan_gradients(self, threads: int, for_input: bool, for_weight: bool) -> PlannedGradients:
         images = expand_dimensions(self.input_like, self.dimensions)
         batch, _, depth, height, width = images.shape
         sizes = (batch, depth, height, width)
         problem = self.forward.plan.problem
-        for_input = plan_grad_input(problem, sizes, threads)
-        for_weight = plan_grad_weight(problem, sizes, threads)
-        return PlannedGradients(
-            tuple(_plan_pass(each, self.weight_like) for each in for_input.phases),
-            for_input.is_covered,
-            _plan_pass(for_weight, self.weight_like, is_back=True),
-        )
+        phases: tuple[PlannedPass, ...] = ()
+        is_covered, weight = True, None
+        if for_input:
+            of_input = plan_grad_input(problem, sizes, threads)
+            phases = tuple(_plan_pass(each, self.weight_like) for each in of_input.phases)
+            is_covered = of_input.is_covered
+        if for_weight:
+            of_weight = plan_grad_weight(problem, sizes, threads)
+            weight = _plan_pass(of_weight, self.weight_like, is_back=True)
+        return PlannedGradients(phases, is_covered, weight)
 
 
 def can_train(plan: ConvPlan, bias: Tensor | None) -> bool:
@@ -230,8 +235,11 @@ class _Step(SingleLevelFunction):
         is_seen = (
             torch.is_grad_enabled() or is_watched() or not are_ordinary(gradient, input, weight)
         )
-        differentiate = _differentiate_by_operators if is_seen else _differentiate
-        return *differentiate(ctx.known, gradient, input, weight, ctx.needs_input_grad), None
+        needs = ctx.needs_input_grad
+        if not is_seen:
+            with contextlib.suppress(KernelPendingError):  # then operators take what is there
+                return *_differentiate(ctx.known, gradient, input, weight, needs), None
+        return *_differentiate_by_operators(ctx.known, gradient, input, weight, needs), None
 
 
 _Gradients = tuple[Tensor | None, Tensor | None, Tensor | None]
@@ -241,7 +249,7 @@ def _differentiate(
     known: TrainedCall, gradient: Tensor, input: Tensor, weight: Tensor, needs: tuple[bool, ...]
 ) -> _Gradients:
     """The gradients of the input, of the weight and of the bias, as far as they are needed."""
-    planned = known.find_gradients()
+    planned = known.find_gradients(needs[0], needs[1])
     for_input = for_weight = for_bias = None
     if needs[2]:
         for_bias = run_grad_bias(expand_dimensions(gradient, known.dimensions))
@@ -253,7 +261,7 @@ def _differentiate(
         weight = _laid_like(weight, known.weight_like)
         for phase in planned.input:
             _convolve(phase, gradient, weight, None, for_input)
-    if needs[1]:
+    if planned.weight is not None:
         input = _laid_like(input, known.input_like)
         if planned.weight.plan.task.channels_last and not known.forward.plan.task.channels_last:
             input, gradient = (

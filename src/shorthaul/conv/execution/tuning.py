@@ -8,20 +8,20 @@ For an exact problem all candidates give the same bits.
 
 from __future__ import annotations
 
-import sys
+import functools
 from collections.abc import Callable, Sequence
 
 import torch
-from rich.console import Console
-from rich.progress import Progress
 
 from shorthaul.conv.aten import memory_format
 from shorthaul.conv.execution import execute as kernels
-from shorthaul.conv.execution.plan import forget_plans
+from shorthaul.conv.execution.plan import forget_plans, plan_forward
 from shorthaul.conv.methods.base import ConvSchedule
 from shorthaul.conv.planning.choice import Sizes, candidate_schedules, tuning_key
 from shorthaul.conv.problem import ConvProblem
 from shorthaul.jit import Candidate, Choice, autotune
+from shorthaul.jit.compiling.loading import compiling, gather_pending, wait_for_compilers
+from shorthaul.jit.compiling.progress import progress_on_terminal
 from shorthaul.jit.runtime import kernel_threads
 from shorthaul.settings import settings
 
@@ -45,21 +45,35 @@ def tune_schedule(
     if known is not None and settings.autotune != "force":
         return known
     schedules = candidate_schedules(problem, sizes)
-    candidates = _candidates(problem, sizes, schedules)
-    with Progress(
-        console=Console(stderr=True),
-        transient=True,
-        disable=is_quiet or not sys.stderr.isatty(),
-    ) as progress:
-        bar = progress.add_task(f"tuning {problem.describe()}", total=len(candidates))
-        choice = measure(key, candidates, on_progress=lambda _: progress.advance(bar))
+    plans = [
+        functools.partial(plan_forward, problem, sizes, each, kernel_threads())
+        for each in schedules
+    ]
+    with progress_on_terminal(not is_quiet) as show:
+
+        @functools.cache  # by the first candidate that runs: a remembered choice compiles nothing
+        def compile_all() -> None:
+            if gather_pending(plans, is_urgent=True):
+                wait_for_compilers(functools.partial(show, f"compiling {problem.describe()}"))
+
+        candidates = _candidates(problem, sizes, schedules, compile_all)
+        places = {each.name: place for place, each in enumerate(candidates)}
+
+        def show_candidate(name: str) -> None:
+            show(f"tuning {problem.describe()}", places[name] + 1, len(candidates))
+
+        with compiling("wait"):  # a candidate that did not compile is left out, with its reason
+            choice = measure(key, candidates, on_progress=show_candidate)
     _tuned[key, settings.cache_directory] = choice
     forget_plans()
     return choice
 
 
 def _candidates(
-    problem: ConvProblem, sizes: Sizes, schedules: Sequence[ConvSchedule]
+    problem: ConvProblem,
+    sizes: Sizes,
+    schedules: Sequence[ConvSchedule],
+    compile_all: Callable[[], None],
 ) -> list[Candidate]:
     batch, *spatial = sizes
     image = torch.randn(batch, problem.in_channels, *spatial, dtype=torch.float32, device="cpu").to(
@@ -75,6 +89,7 @@ def _candidates(
 
     def candidate(schedule: ConvSchedule) -> Candidate:
         def run() -> None:
+            compile_all()
             kernels.run_forward(problem, image, weight, bias, schedule=schedule)
 
         return Candidate(schedule.describe(), run)

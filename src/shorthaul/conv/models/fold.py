@@ -38,6 +38,7 @@ class Fold:
     def __init__(self, norm: nn.Module | None, activation: nn.Module | None) -> None:
         self.norm, self.activation = norm, activation
         self.is_compiled = False
+        self.is_suspended = False  # whether everything runs as it did for now
         self._key: tuple[object, ...] | None = None
         self._folded: tuple[Tensor, Tensor] | None = None
 
@@ -49,7 +50,7 @@ class Fold:
     def is_active(self) -> bool:
         """Whether the convolution does the work of the others now."""
         first = self.norm if self.norm is not None else self.activation
-        return first is not None and not first.training
+        return first is not None and not first.training and not self.is_suspended
 
     @property
     def last(self) -> nn.Module | None:

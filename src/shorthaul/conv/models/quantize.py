@@ -14,6 +14,7 @@ the floating-point kernels, so the only error is that of rounding the weights.
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -26,7 +27,7 @@ from shorthaul.conv.execution.backend import reason_for_aten
 from shorthaul.conv.functional import problem_of, read_geometry
 from shorthaul.conv.layer import Conv1d, Conv2d, Conv3d, WindowOrderLayer
 from shorthaul.conv.problem.arguments import drop_dimensions, expand_dimensions
-from shorthaul.errors import ConvolutionError
+from shorthaul.errors import ConvolutionError, KernelPendingError
 from shorthaul.jit.operators import is_plain
 from shorthaul.units import format_bytes
 
@@ -89,10 +90,12 @@ class Int8Layer(WindowOrderLayer):
                 images = images.contiguous(
                     memory_format=torch.channels_last_3d if last else torch.contiguous_format
                 )
-                output = kernels.run_forward(
-                    problem, images, weight, bias, weight_scale=self.weight_scale
-                )
-                return drop_dimensions(output, self.dimensions, input.dim() == self.dimensions + 2)
+                with contextlib.suppress(KernelPendingError):
+                    output = kernels.run_forward(
+                        problem, images, weight, bias, weight_scale=self.weight_scale
+                    )
+                    is_batched = input.dim() == self.dimensions + 2
+                    return drop_dimensions(output, self.dimensions, is_batched)
         return self.run(input, widen(weight, self.weight_scale, input.dtype), bias, self.activation)
 
 

@@ -28,21 +28,33 @@ from rich.table import Table
 from torch import Tensor, nn
 
 from shorthaul.conv.aten import apply_activation
-from shorthaul.conv.functional import KERNEL_DTYPES, problem_of, read_geometry
+from shorthaul.conv.functional import KERNEL_DTYPES, Geometry, autocast, problem_of, read_geometry
 from shorthaul.conv.layer import Conv1d, Conv2d, Conv3d, WindowOrderLayer
 from shorthaul.conv.models.fold import Fold, find_folds, fold_away, restore
 from shorthaul.conv.planning.choice import choose_schedule, remembered_schedule
 from shorthaul.conv.planning.edition import kernel_edition
 from shorthaul.conv.planning.estimate import estimate
 from shorthaul.conv.problem import ConvProblem, Triple
-from shorthaul.conv.problem.arguments import canonical_triple
+from shorthaul.conv.problem.arguments import canonical_triple, expand_dimensions
+from shorthaul.conv.readiness import Needs, can_prepare, find_needs, has_kernels
 from shorthaul.errors import ConvolutionError, TuningError
 from shorthaul.jit import Candidate, Choice, autotune
+from shorthaul.jit.autotune import recall_choice
+from shorthaul.jit.compiling.loading import compiling, is_waited_for, run_compiled
+from shorthaul.jit.compiling.pool import compilers
+from shorthaul.jit.compiling.progress import progress_on_terminal
 from shorthaul.jit.runtime import kernel_threads
 from shorthaul.module_swap import Swap, swap_class
+from shorthaul.settings import settings
 from shorthaul.units import format_bytes
 
 POLICIES = ("auto", "always")
+# By whether there is a backward pass, and whether the input has a gradient in it.
+_MODES = {
+    (False, False): "inference",
+    (True, True): "training",
+    (True, False): "training, input given",
+}
 _OURS = "window order"
 _ATEN = "aten"
 _TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
@@ -60,6 +72,8 @@ class ReplacedLayer:
     batch: int = 0  # images
     sizes: Triple = (0, 0, 0)  # their depth, height and width
     choices: dict[str, Choice] = field(default_factory=dict)  # by mode: inference, training
+    # Modes (inference, training) in which it is left to ATen: the model as a whole was slower.
+    reverted: set[str] = field(default_factory=set)
 
     def run(self, layer: Any, input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         """The layer's output by the way that was measured to be faster for this mode.
@@ -81,7 +95,9 @@ class ReplacedLayer:
     ) -> Tensor:
         if self.problem is None and not torch.compiler.is_compiling():
             self._note(layer, input, weight, bias, activation)
-        if self.policy == "auto" and self.choose(layer, input, weight, bias, activation) == _ATEN:
+        if (self.reverted and self._is_reverted(input, weight, bias)) or (
+            self.policy == "auto" and self.choose(layer, input, weight, bias, activation) == _ATEN
+        ):
             return _run_aten(layer, input, weight, bias, activation)
         output: Tensor = layer.run(input, weight, bias, activation)
         return output
@@ -89,7 +105,9 @@ class ReplacedLayer:
     def choose(
         self, layer: Any, input: Tensor, weight: Tensor, bias: Tensor | None, activation: str | None
     ) -> str:
-        """Ours or ATen's, measured at the first call of each mode.
+        """Ours or ATen's, measured once for each mode; ATen's until that can be done.
+
+        It can be when the kernels are there and no compiler is at work, which would slow down both.
 
         Args:
             layer: The module.
@@ -98,20 +116,82 @@ class ReplacedLayer:
             bias: The bias to use, or None.
             activation: The activation that is folded into the convolution, or None.
         """
-        tensors = [each for each in (input, weight, bias) if each is not None]
-        is_training = torch.is_grad_enabled() and any(each.requires_grad for each in tensors)
-        mode = "training" if is_training else "inference"
+        needs = find_needs(input, weight, bias)
+        mode = _MODES[needs.is_training, needs.input]
         if mode not in self.choices:
             if torch.compiler.is_compiling() or not input.numel():
                 return _OURS  # nothing can be measured now
-            detached = [each.detach() for each in tensors]
+            key = self._key(mode)
+            remembered = recall_choice(key)
+            is_known = remembered is not None and settings.autotune != "force"
+            if not is_known and not self._can_measure(
+                layer, input, weight, bias, activation, needs
+            ):
+                return _ATEN
+            tensors = [each.detach() for each in (input, weight, bias) if each is not None]
             try:
-                self.choices[mode] = _measure(
-                    layer, detached, activation, is_training, self._key(mode)
-                )
+                self.choices[mode] = _measure(layer, tensors, activation, needs, key)
             except TuningError:
                 return _OURS  # both failed: the caller shall see why
         return self.choices[mode].name
+
+    def _can_measure(
+        self,
+        layer: Any,
+        input: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        activation: str | None,
+        needs: Needs,
+    ) -> bool:
+        """Whether kernels and processor are free to be measured; else the kernels are asked for."""
+        waits = is_waited_for(by_default=layer.wait)
+        dimensions = layer.dimensions
+        if waits or input.dim() not in (dimensions + 1, dimensions + 2):
+            return True
+        input, weight, bias = autocast(input, weight, bias)
+        geometry = _geometry_of(layer, weight)
+        activation = None if torch.is_grad_enabled() else activation
+        problem = problem_of(dimensions, input, weight, bias, geometry, activation, layer.exact)
+        images = expand_dimensions(input, dimensions)
+        if not can_prepare(problem, images):
+            return True
+        batch, _, depth, height, width = images.shape
+        is_there = has_kernels(problem, (batch, depth, height, width), needs, waits=False)
+        return is_there and compilers.is_idle()
+
+    def is_ours(self, mode: str) -> bool:
+        """Whether shorthaul computes it in this mode, as far as its own measurement goes.
+
+        Args:
+            mode: inference or training.
+        """
+        chosen = [each.name for name, each in self.choices.items() if name.startswith(mode)]
+        return self.policy == "always" or _OURS in chosen
+
+    def revert(self, mode: str) -> None:
+        """Leave the layer to ATen in this mode, with nothing folded.
+
+        Args:
+            mode: inference or training.
+        """
+        self.reverted.add(mode)
+        if self.fold is not None and mode == "inference":
+            self.fold.is_suspended = True
+
+    def undo_revert(self, mode: str) -> None:
+        """Undo `revert`.
+
+        Args:
+            mode: inference or training.
+        """
+        self.reverted.discard(mode)
+        if self.fold is not None and mode == "inference":
+            self.fold.is_suspended = False
+
+    def _is_reverted(self, input: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
+        is_training = find_needs(input, weight, bias).is_training
+        return ("training" if is_training else "inference") in self.reverted
 
     def workspace_bytes(self) -> int | None:
         """Scratch memory of our kernel, all threads together; `None` before the first call."""
@@ -123,10 +203,7 @@ class ReplacedLayer:
         self, layer: Any, input: Tensor, weight: Tensor, bias: Tensor | None, activation: str | None
     ) -> None:
         dimensions = layer.dimensions
-        geometry = read_geometry(
-            dimensions, tuple(weight.shape[2:]), layer.stride, layer.padding, layer.dilation,
-            layer.groups, layer.padding_mode,
-        )  # fmt: skip
+        geometry = _geometry_of(layer, weight)
         if input.dim() in (dimensions + 1, dimensions + 2) and input.dtype in KERNEL_DTYPES:
             problem = problem_of(dimensions, input, weight, bias, geometry, activation, layer.exact)
             self.batch = input.shape[0] if input.dim() == dimensions + 2 else 1
@@ -152,10 +229,13 @@ class ReplacedLayer:
 
     def describe_choice(self) -> tuple[str, str]:
         """What was chosen, and how many times faster ours was measured to be; for the table."""
+        if self.reverted:
+            modes = " and ".join(sorted(self.reverted))
+            return f"{_ATEN} in {modes}: the whole model was slower", ""
         if self.policy == "always":
             return _OURS, ""
         if not self.choices:
-            return "at the first call", ""
+            return "when compiled" if self.problem is not None else "at the first call", ""
         chosen, ratios = [], []
         for mode, choice in sorted(self.choices.items()):
             label = f"{mode}: " if len(self.choices) > 1 else ""
@@ -163,6 +243,13 @@ class ReplacedLayer:
             if {_OURS, _ATEN} <= choice.seconds.keys():
                 ratios.append(f"{choice.seconds[_ATEN] / choice.seconds[_OURS]:.2f}")
         return ", ".join(chosen), ", ".join(ratios)
+
+
+def _geometry_of(layer: Any, weight: Tensor) -> Geometry:
+    return read_geometry(
+        layer.dimensions, tuple(weight.shape[2:]), layer.stride, layer.padding, layer.dilation,
+        layer.groups, layer.padding_mode,
+    )  # fmt: skip
 
 
 @dataclass
@@ -280,7 +367,8 @@ def replace_convs(
                 for each in (norm, activation):
                     if each is not None:
                         fold_away(each, layer.fold)
-            attributes = {"replacement": layer, "exact": exact, "tune": tune}
+            waits = policy == "always"
+            attributes = {"replacement": layer, "exact": exact, "tune": tune, "wait": waits}
             report._swaps.append(swap_class(module, _REPLACEMENTS[type(module)], attributes))
             report.layers.append(layer)
     if run_example is not None:
@@ -312,7 +400,9 @@ def _run_example(model: nn.Module, example: Any) -> None:
     arguments: Sequence[Any] = example if isinstance(example, tuple) else (example,)
     try:
         with torch.no_grad():
-            model.eval()(*arguments)
+            step = functools.partial(model.eval(), *arguments)
+            with progress_on_terminal() as show:
+                run_compiled(step, functools.partial(show, "compiling"))
     finally:
         for module, is_training in modes.items():
             module.training = is_training
@@ -332,15 +422,18 @@ def _round_up(size: int) -> int:
 
 
 def _measure(
-    layer: Any, tensors: list[Tensor], activation: str | None, is_training: bool, key: str
+    layer: Any, tensors: list[Tensor], activation: str | None, needs: Needs, key: str
 ) -> Choice:
     def run(convolve: Any) -> None:
-        if not is_training:
+        if not needs.is_training:
             with torch.no_grad():
                 convolve(layer, *tensors)
             return
-        leaves = [each.detach().requires_grad_() for each in tensors]
-        output = convolve(layer, *leaves)
+        inputs = [
+            each.detach().requires_grad_(need) for each, need in zip(tensors, needs, strict=False)
+        ]
+        output = convolve(layer, *inputs)
+        leaves = [each for each in inputs if each.requires_grad]
         torch.autograd.grad(output, leaves, torch.ones_like(output))
 
     def ours(layer: Any, input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -350,7 +443,8 @@ def _measure(
     def aten(layer: Any, input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         return _run_aten(layer, input, weight, bias, activation)
 
-    with warnings.catch_warnings(), torch.enable_grad():
+    # Waiting, lest ATen is compared with itself.
+    with warnings.catch_warnings(), torch.enable_grad(), compiling("wait"):
         warnings.simplefilter("ignore")  # ATen's, on copies for "same" padding
         return autotune(
             key,

@@ -20,8 +20,8 @@ from shorthaul.jit import (
     NumberArgument,
     TensorArgument,
     ThreadsArgument,
-    load_kernel,
 )
+from shorthaul.jit.compiling.loading import load_when_ready
 
 BLOCK_PIXELS = 1024  # of channels-last images; a contiguous image has a block for each plane
 
@@ -104,4 +104,4 @@ def emit_grad_bias_kernel(
 @functools.cache
 def grad_bias_kernel(dtype: torch.dtype, channels_last: bool) -> Kernel:
     """The compiled kernel."""
-    return load_kernel(emit_grad_bias_kernel(dtype, channels_last, this_machine()))
+    return load_when_ready(emit_grad_bias_kernel(dtype, channels_last, this_machine()), "ATen")

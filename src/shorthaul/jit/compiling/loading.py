@@ -1,0 +1,164 @@
+"""Kernels that are asked for: waited for, or had as soon as they are there.
+
+Whoever can do without a kernel for a while asks by `load_when_ready`: until the kernel is compiled it gets a
+`KernelPendingError`, and does the work in another way. `SHORTHAUL_COMPILE=wait` has everybody wait.
+
+>>> with compiling("wait"):
+...     is_waited_for()
+True
+"""
+
+from __future__ import annotations
+
+import contextlib
+import contextvars
+import functools
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+from shorthaul.errors import KernelPendingError
+from shorthaul.fallbacks import note_fallback
+from shorthaul.jit.compiling.pool import Job, compilers
+from shorthaul.jit.kernel import Kernel, find_kernel, find_loaded, kernel_key, load_kernel
+from shorthaul.jit.kernel_cache import KernelCache
+from shorthaul.jit.source import CppSource
+from shorthaul.jit.toolchain import Toolchain, find_toolchain
+from shorthaul.settings import settings
+
+_mode: contextvars.ContextVar[str | None] = contextvars.ContextVar("shorthaul_compiling")
+# Kernels that did not compile in the background: they are not tried again by this process.
+_failed: dict[object, BaseException] = {}
+
+
+@contextlib.contextmanager
+def compiling(mode: str) -> Iterator[None]:
+    """Wait for compilers inside, or do not, whatever the setting says.
+
+    Args:
+        mode: `"wait"`; `"background"`; or `"gather"`, which does not wait yet and is about to.
+    """
+    token = _mode.set(mode)
+    try:
+        yield
+    finally:
+        _mode.reset(token)
+
+
+def is_waited_for(*, by_default: bool = False) -> bool:
+    """Whether who asks for a kernel now waits for its compiler.
+
+    Args:
+        by_default: Whether this caller wants to where nothing else is said (default False).
+    """
+    mode = _mode.get(None)
+    return mode == "wait" if mode is not None else by_default or settings.compiling == "wait"
+
+
+def load_when_ready(source: CppSource, instead: str) -> Kernel:
+    """The kernel, or `KernelPendingError` while it is compiled in the background.
+
+    One that does not compile is noted as a fallback, once, and stays pending.
+
+    Args:
+        source: The kernel's text, functions and flags.
+        instead: What does its work meanwhile; for the note.
+    """
+    toolchain = find_toolchain()
+    key = kernel_key(source, toolchain)
+    kernel = find_loaded(key)
+    if kernel is not None:
+        return kernel
+    if is_waited_for():
+        _failed.pop(key, None)
+        return load_kernel(source)
+    if key in _failed:
+        raise KernelPendingError(source.name, has_failed=True)
+    cache = KernelCache()
+    if cache.has(source.digest(toolchain.fingerprint)):
+        return find_kernel(source, toolchain, cache)
+    work = functools.partial(_compile_noting, source, toolchain, cache, instead)
+    is_urgent = _mode.get(None) == "gather"
+    compilers.submit((key, cache.directory), source.name, work, is_urgent=is_urgent)
+    raise KernelPendingError(source.name)
+
+
+def gather_pending(plans: Iterable[Callable[[], object]], *, is_urgent: bool = False) -> bool:
+    """Ask for every kernel of some plans at once; whether one of them is still pending.
+
+    Args:
+        plans: Functions that load kernels, and do nothing else.
+        is_urgent: Whether somebody is going to wait for them (default False).
+    """
+    is_pending = False
+    with compiling("gather" if is_urgent else "background"):
+        for plan in plans:
+            try:
+                plan()
+            except KernelPendingError:
+                is_pending = True
+    return is_pending
+
+
+def load_plans(
+    plans: Sequence[Callable[[], object]],
+    on_progress: Callable[[int, int], None] | None = None,
+) -> None:
+    """Have every kernel of some plans, those that are not there compiled several at a time.
+
+    Args:
+        plans: Functions that load kernels, and do nothing else.
+        on_progress: As of `wait_for_compilers`; None by default.
+    """
+    if gather_pending(plans, is_urgent=True):
+        wait_for_compilers(on_progress)
+    with compiling("wait"):  # what did not compile is an error here
+        for plan in plans:
+            plan()
+
+
+def run_compiled(
+    step: Callable[[], object], on_progress: Callable[[int, int], None] | None = None
+) -> None:
+    """Run a step when every kernel that it loads is there.
+
+    It runs twice: the first time in another way where kernels are missing, which are thereby asked for and
+    compiled several at a time.
+
+    Args:
+        step: The step.
+        on_progress: As of `wait_for_compilers`; None by default.
+    """
+    with compiling("gather"):
+        step()
+    wait_for_compilers(on_progress)
+    with compiling("wait"):
+        step()
+
+
+def wait_for_compilers(on_progress: Callable[[int, int], None] | None = None) -> None:
+    """Return when no compiler is at work in the background.
+
+    Args:
+        on_progress: Called with how many kernels have ended, and of how many; None by default.
+    """
+    waited: dict[Job, None] = {}
+    while True:
+        waited |= dict.fromkeys(compilers.under_way())
+        left = [each for each in waited if not each.is_done]
+        if on_progress is not None:
+            on_progress(len(waited) - len(left), len(waited))
+        if not left:
+            return
+        left[0].wait()
+
+
+def _compile_noting(
+    source: CppSource, toolchain: Toolchain, cache: KernelCache, instead: str
+) -> None:
+    try:
+        find_kernel(source, toolchain, cache)
+    except BaseException as error:
+        if not compilers.is_closed:
+            _failed[kernel_key(source, toolchain)] = error
+            reason = " ".join(str(error).split()).rstrip(".")
+            note_fallback(f"kernel {source.name}", instead, reason)
+        raise

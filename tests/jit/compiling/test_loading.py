@@ -1,0 +1,131 @@
+"""Kernels asked for, had when they are ready, waited for, and failing."""
+
+from __future__ import annotations
+
+import functools
+import os
+from pathlib import Path
+
+import pytest
+
+from shorthaul.errors import CompileError, KernelPendingError
+from shorthaul.fallbacks import taken_fallbacks
+from shorthaul.jit import CppSource, Function, kernel
+from shorthaul.jit.compiling.loading import (
+    compiling,
+    gather_pending,
+    is_waited_for,
+    load_plans,
+    load_when_ready,
+    wait_for_compilers,
+)
+from shorthaul.jit.compiling.pool import compilers
+from shorthaul.meter import meter
+from shorthaul.settings import settings
+from tests.jit.gated_compiler import closed_gate, write_gated_compiler
+from tests.jit.sources import answer
+
+BROKEN = CppSource("broken", "int64_t broken() { return;", (Function("broken", (), "int64"),))
+
+
+@pytest.fixture
+def gate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("CXX", str(write_gated_compiler(tmp_path)))
+    return tmp_path
+
+
+def test_the_setting_decides_unless_a_block_does() -> None:
+    assert is_waited_for()
+    with settings.override(compiling="background"):
+        assert not is_waited_for()
+        assert is_waited_for(by_default=True)
+        with compiling("wait"):
+            assert is_waited_for()
+    with compiling("background"):
+        assert not is_waited_for(by_default=True)
+
+
+def test_a_kernel_is_pending_until_it_is_compiled(gate: Path) -> None:
+    source = answer(1001)
+    with settings.override(compiling="background"):
+        with closed_gate(gate):
+            for _ in range(2):
+                with pytest.raises(KernelPendingError, match="answer is still being compiled"):
+                    load_when_ready(source, "nothing")
+            (job,) = compilers.under_way()
+            assert job.name == "answer"
+        wait_for_compilers()
+        assert load_when_ready(source, "nothing").answer() == 1001
+    assert len((gate / "started").read_text().split()) == 1
+
+
+def test_who_waits_for_a_kernel_under_way_gets_it(gate: Path) -> None:
+    source = answer(1002)
+    with closed_gate(gate), compiling("background"), pytest.raises(KernelPendingError):
+        load_when_ready(source, "nothing")
+    with compiling("wait"):
+        assert load_when_ready(source, "nothing").answer() == 1002
+    wait_for_compilers()
+    assert len((gate / "started").read_text().split()) == 1
+
+
+def test_a_kernel_in_the_cache_is_had_at_once(gate: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = answer(1003)
+    with compiling("wait"):
+        load_when_ready(source, "nothing")
+    monkeypatch.setattr(kernel, "_loaded", {})  # as in a second process
+    with compiling("background"), meter() as counted:
+        assert load_when_ready(source, "nothing").answer() == 1003
+    assert not counted.compiles
+    assert len((gate / "started").read_text().split()) == 1
+
+
+def test_plans_are_compiled_together(gate: Path) -> None:
+    sources = [answer(number) for number in (1004, 1005, 1006)]
+    plans = [functools.partial(load_when_ready, each, "nothing") for each in sources]
+    with closed_gate(gate):
+        assert gather_pending(plans)
+        assert len(compilers.under_way()) == 3
+    seen = []
+    load_plans(plans, lambda done, of: seen.append((done, of)))
+    assert seen[-1] == (3, 3)
+    assert not gather_pending(plans)
+
+
+def test_a_kernel_that_does_not_compile_is_noted_once_and_not_tried_again() -> None:
+    with compiling("background"):
+        with pytest.raises(KernelPendingError, match="still being compiled"):
+            load_when_ready(BROKEN, "the other way")
+        wait_for_compilers()
+        for _ in range(2):
+            with pytest.raises(KernelPendingError, match="did not compile"):
+                load_when_ready(BROKEN, "the other way")
+        assert compilers.is_idle()
+    (noted,) = [each for each in taken_fallbacks() if each.what == "kernel broken"]
+    assert noted.instead == "the other way"
+    assert "error:" in noted.reason
+    with compiling("wait"), pytest.raises(CompileError):
+        load_when_ready(BROKEN, "the other way")
+    with pytest.raises(CompileError):
+        load_plans([functools.partial(load_when_ready, BROKEN, "the other way")])
+
+
+def test_a_forked_child_asks_for_its_own(gate: Path) -> None:
+    source = answer(1007)
+    with compiling("background"):
+        with closed_gate(gate):
+            with pytest.raises(KernelPendingError):
+                load_when_ready(source, "nothing")
+            child = os.fork()
+            if child == 0:
+                status = 1
+                try:
+                    with pytest.raises(KernelPendingError):
+                        load_when_ready(source, "nothing")
+                    status = 0 if len(compilers.under_way()) == 1 else 2
+                finally:
+                    os._exit(status)
+            _, status = os.waitpid(child, 0)
+        assert os.waitstatus_to_exitcode(status) == 0
+        wait_for_compilers()
+        assert load_when_ready(source, "nothing").answer() == 1007
