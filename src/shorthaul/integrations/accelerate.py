@@ -83,7 +83,7 @@ class PreparedOffload(OffloadedTraining):
             self.remove()
             end_training()
 
-        replaced = (
+        replaced: tuple[Callable[..., Any], ...] = (
             prepare_and_watch,
             explained_backward,
             log_with_metrics,
