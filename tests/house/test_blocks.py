@@ -19,7 +19,7 @@ SLOW = {
     "datasets.md:0",
     "relational.md:3",
     "relational.md:4",
-    "conv.md:4",
+    "conv.md:5",
     "integrations.md:0",
     "integrations.md:1",
     "integrations.md:2",
