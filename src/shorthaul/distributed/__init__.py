@@ -1,5 +1,7 @@
 """Graphs and tables larger than one machine, on `torch.distributed` alone."""
 
+from shorthaul.distributed.learning.learnable_table import LearnableTable
+from shorthaul.distributed.learning.table_state import TableState
 from shorthaul.distributed.loading.mini_batch_loader import MiniBatchLoader
 from shorthaul.distributed.loading.rank_batch import RankBatch
 from shorthaul.distributed.partition.book import PartitionBook
@@ -11,12 +13,14 @@ from shorthaul.distributed.tables.traffic import Traffic
 
 __all__ = [
     "DistributedTable",
+    "LearnableTable",
     "MiniBatchLoader",
     "PartReport",
     "PartitionBook",
     "PartitionReport",
     "Parts",
     "RankBatch",
+    "TableState",
     "Traffic",
     "open",
     "partition",

@@ -173,6 +173,19 @@ class Parts:
             self.described,
         )
 
+    def own_rows(self, node_type: str) -> dict[int, range]:
+        """For each part of this rank its rows, counted from this rank's first.
+
+        Args:
+            node_type: Of which type.
+        """
+        offsets = self.manifest.offsets[node_type]
+        first = offsets[self._starts[self.rank]]
+        return {
+            part: range(offsets[part] - first, offsets[part + 1] - first)
+            for part in range(self._starts[self.rank], self._starts[self.rank + 1])
+        }
+
     @property
     def near_parts(self) -> list[int]:
         """Parts whose files this rank reads: its own, and those of ranks on its machine."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -25,6 +26,7 @@ from shorthaul.tensors.kernels.host_kernels import plain_ids, require_ids
 from shorthaul.tensors.tables.table import RowTable
 
 _MOST_INT32 = 2**31 - 1
+NoteServed = Callable[[list[int], list[int], torch.Tensor], None]
 
 
 class DistributedTable:
@@ -122,6 +124,7 @@ class DistributedTable:
         problem: BaseException | None,
         this: Round,
         kept: KeptRows | None = None,
+        note_served: NoteServed | None = None,
     ) -> torch.Tensor:
         """A row for each of the plan's distinct ids, in one round.
 
@@ -131,6 +134,8 @@ class DistributedTable:
             problem: What this rank must tell the others first; None for nothing.
             this: What the round is, the same on all ranks.
             kept: Rows of earlier rounds, which are not asked for again; None (default) for none.
+            note_served: Told how many ids went to each rank, how many came from each, and those that
+                came; None (default) where nobody wants to know.
         """
         traffic = self.traffic
         ids, found = plan.far_ids, None
@@ -150,9 +155,13 @@ class DistributedTable:
             traffic.hot_rows += len(plan.hot_at)
         if wire.world.ranks > 1:
             narrow = torch.int32 if self.rows <= _MOST_INT32 else torch.int64
-            data = exchange_rows(
-                wire, ids.to(narrow), counts, wanted, self.form, self._serve, traffic
-            )
+
+            def serve(served: torch.Tensor) -> torch.Tensor:
+                if note_served is not None:
+                    note_served(counts, wanted, served)
+                return self._serve(served)
+
+            data = exchange_rows(wire, ids.to(narrow), counts, wanted, self.form, serve, traffic)
             if kept is not None and found is not None:
                 kept.keep(ids, data)
                 whole, missing = found
