@@ -19,6 +19,7 @@ from shorthaul.errors import (
     CompilerDefectError,
     CudaMappingError,
     CudaUnavailableError,
+    DeviceRoomError,
     DiskTensorError,
     EdgeRangeError,
     EngineUnavailableError,
@@ -26,6 +27,7 @@ from shorthaul.errors import (
     ExplainError,
     GraphChangedError,
     GraphFileError,
+    GridTooLargeError,
     InPlaceChangeError,
     KernelArgumentError,
     KernelLoadError,
@@ -59,6 +61,7 @@ from shorthaul.errors import (
     TableFormatError,
     TableOpenError,
     TemporaryFileSystemError,
+    TritonUnavailableError,
     UnifiedDeviceError,
     UnifiedSourceError,
     UnknownSettingError,
@@ -279,6 +282,19 @@ GOLDEN: dict[ShorthaulError, str] = {
     ReadOnlyTensorError("add_", "read-only memory"): (
         "`add_` cannot change this table: it lies in read-only memory.\n"
         "  Copy it first: sh.unified(u.cpu().clone())."
+    ),
+    GridTooLargeError("sum_kernel", 2**31, 2**31 - 1): (
+        "sum_kernel would need 2,147,483,648 programs, and a GPU counts to 2,147,483,647.\n"
+        "  Call it on a part of the rows at a time."
+    ),
+    TritonUnavailableError("gathering", "there is no C compiler"): (
+        "gathering needs Triton to run kernels, and it cannot: there is no C compiler.\n"
+        "  Install both (Debian: apt-get install gcc python3-dev), or set CC to a compiler."
+    ),
+    DeviceRoomError("mul", 2**33, 2**30, "cuda:0"): (
+        "`mul` on cuda:0 needs a copy of a unified tensor of 8.0 GiB, but 1.0 GiB are free there, "
+        "and its memory cannot be mapped.\n"
+        "  Read the rows that are needed, u[ids], or compute on the CPU: u.cpu()."
     ),
     PlacementError("add", ["cpu", "cuda:0"]): (
         "`add` got a unified tensor together with tensors on cpu and cuda:0.\n"

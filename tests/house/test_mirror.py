@@ -10,8 +10,8 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 
 # Folders of tests that belong to no folder of code: texts, suites for interfaces, rules of the house,
-# and everything that one promise of a package has to hold for.
-FREE = {"golden", "contracts", "hostile", "house", "matrix"}
+# everything that one promise of a package has to hold for, and devices that are not there.
+FREE = {"golden", "contracts", "hostile", "house", "matrix", "pretended_cuda"}
 MIRRORS = (
     ("src/shorthaul", "tests"),
     ("benchmarks", "tests/benchmarks"),

@@ -1,6 +1,7 @@
 """Operators meet every part of PyTorch that a model may meet, and lose no gradient in silence."""
 
 import copy
+import importlib
 import pickle
 from typing import Any
 
@@ -20,6 +21,7 @@ from shorthaul.jit import (
     define_operator,
     load_kernel,
 )
+from shorthaul.jit.operators import _operators
 
 # PyTorch's forward mode scripts its own decompositions at its first use.
 forward_mode = pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning")
@@ -569,3 +571,15 @@ def test_a_definition_that_would_surprise_is_refused(
     with pytest.raises(ValueError, match=message):
         define_operator(schema, cpu=lambda x: x, fake=torch.empty_like, **further)
     assert not hasattr(torch.ops.shorthaul, "a")
+
+
+def test_every_operator_of_shorthaul_runs_on_cuda() -> None:
+    importlib.import_module("shorthaul")
+    ours = [
+        f"shorthaul::{name}"
+        for name, each in _operators.items()
+        if each.cpu.__module__.startswith("shorthaul.") and not name.startswith("doctest")
+    ]
+    assert len(ours) > 4
+    has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
+    assert [name for name in ours if not has_kernel(name, "CUDA")] == []

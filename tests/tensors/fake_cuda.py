@@ -13,6 +13,7 @@ from shorthaul.tensors.cuda.runtime import (
     NOT_REGISTERED,
     OUT_OF_MEMORY,
     PORTABLE,
+    READ_ONLY,
     SUCCESS,
 )
 from shorthaul.tensors.memory.dlpack import tensor_at
@@ -38,6 +39,7 @@ class FakeCudaRuntime:
         self.lock_limit_bytes = lock_limit_bytes
         self.ranges: dict[int, int] = {}  # first byte -> stop
         self.calls: list[tuple[object, ...]] = []
+        self.read_only: dict[int, bool] = {}  # how each address was registered last
         self.answers: dict[str, deque[int]] = {}
         self.last_error = SUCCESS
         self.reads: Callable[[torch.Tensor], torch.Tensor] = lambda memory: memory
@@ -62,7 +64,8 @@ class FakeCudaRuntime:
         assert address % self.page_bytes == 0
         assert length_bytes % self.page_bytes == 0
         assert length_bytes > 0
-        assert flags == PORTABLE | MAPPED
+        assert flags & ~READ_ONLY == PORTABLE | MAPPED
+        self.read_only[address] = bool(flags & READ_ONLY)
         stop = address + length_bytes
         code = SUCCESS
         if any(first < stop and address < last for first, last in self.ranges.items()):

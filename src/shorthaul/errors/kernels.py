@@ -19,6 +19,26 @@ class NoCompilerError(ShorthaulError, RuntimeError):
         )
 
 
+class TritonUnavailableError(ShorthaulError, RuntimeError):
+    """Triton was asked for by name and is installed, but cannot run kernels here."""
+
+    def __init__(self, purpose: str, reason: str) -> None:
+        super().__init__(
+            f"{purpose} needs Triton to run kernels, and it cannot: {reason}.\n"
+            "  Install both (Debian: apt-get install gcc python3-dev), or set CC to a compiler."
+        )
+
+
+class GridTooLargeError(ShorthaulError, RuntimeError):
+    """A launch would have more programs than a GPU can count."""
+
+    def __init__(self, kernel: str, programs: int, most: int) -> None:
+        super().__init__(
+            f"{kernel} would need {programs:,} programs, and a GPU counts to {most:,}.\n"
+            "  Call it on a part of the rows at a time."
+        )
+
+
 class CompileError(ShorthaulError, RuntimeError):
     """The compiler rejected a generated source: a defect of shorthaul or of the tool chain."""
 

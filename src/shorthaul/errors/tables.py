@@ -68,6 +68,18 @@ class ChangedFileError(ShorthaulError, OSError):
         return self.message
 
 
+class DeviceRoomError(ShorthaulError, RuntimeError):
+    """An operator on a GPU needs a table that the GPU can neither read where it lies nor hold."""
+
+    def __init__(self, operation: str, needed_bytes: int, free_bytes: int, device: str) -> None:
+        super().__init__(
+            f"`{operation}` on {device} needs a copy of a unified tensor of "
+            f"{format_bytes(needed_bytes)}, but {format_bytes(free_bytes)} are free there, and its "
+            "memory cannot be mapped.\n"
+            "  Read the rows that are needed, u[ids], or compute on the CPU: u.cpu()."
+        )
+
+
 class ReadOnlyTableError(ShorthaulError, RuntimeError):
     """Rows were to be written to a table that is only read."""
 

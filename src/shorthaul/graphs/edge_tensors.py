@@ -18,8 +18,10 @@ INT32_LIMIT = 2**31 - 1
 _WHOLE_NUMBERS = (torch.int32, torch.int64, torch.uint8, torch.int8, torch.int16, torch.uint16)
 
 
-def choose_builder() -> ModuleType:
-    """Generated kernels, or the same functions in plain PyTorch."""
+def choose_builder(like: torch.Tensor) -> ModuleType:
+    """Generated kernels for tensors such as `like`, or the same functions in plain PyTorch."""
+    if like.device.type != "cpu":  # mini-batches on a GPU are indexed where they lie
+        return plain_indexes
     return index_kernels if can_use_kernels("graph indexes") else plain_indexes
 
 
@@ -93,7 +95,7 @@ def split_edge_index(edge_index: Any, name: str = "edge_index") -> tuple[Any, An
 
 def require_range(values: torch.Tensor, limit: int, end: str, counted: str) -> None:
     """Raise unless every value is in `range(limit)`; the error names the first edge that is not."""
-    position = choose_builder().find_outside(values.contiguous(), limit)
+    position = choose_builder(values).find_outside(values.contiguous(), limit)
     if position is not None:
         raise EdgeRangeError(end, position, int(values[position]), limit, counted)
 
@@ -132,12 +134,12 @@ def group_by_relation(
     [[0, 1, 2], [1, 0], [6, 5], [8, 7]]
     """
     if not is_sorted(relation):
-        made: tuple[torch.Tensor, ...] = choose_builder().sort_relations(
+        made: tuple[torch.Tensor, ...] = choose_builder(relation).sort_relations(
             relation, source, target, num_relations
         )
         return made
     # As it is with one relation, or with typed edges.
-    numbers = torch.arange(num_relations + 1, dtype=relation.dtype, device="cpu")
+    numbers = torch.arange(num_relations + 1, dtype=relation.dtype, device=relation.device)
     pointers = torch.searchsorted(relation, numbers, out_int32=relation.dtype is torch.int32)
-    ids = torch.arange(relation.shape[0], dtype=relation.dtype, device="cpu")
+    ids = torch.arange(relation.shape[0], dtype=relation.dtype, device=relation.device)
     return pointers, ids, source, target

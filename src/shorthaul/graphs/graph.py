@@ -441,7 +441,7 @@ class RelationalGraph:
         by_relation = self.by_relation()
         ends = as_plain(by_relation.targets), as_plain(by_relation.sources)
         keys, others = ends if side == "target" else ends[::-1]
-        made: tuple[torch.Tensor, ...] = choose_builder().sort_rows(
+        made: tuple[torch.Tensor, ...] = choose_builder(keys).sort_rows(
             keys,
             others,
             as_plain(by_relation.edges),
@@ -452,8 +452,9 @@ class RelationalGraph:
 
     def _build_pairs(self, side: str) -> tuple[torch.Tensor, ...]:
         rows = self.by_target() if side == "target" else self.by_source()
-        made: tuple[torch.Tensor, ...] = choose_builder().find_pairs(
-            as_plain(rows.pointers),
+        pointers = as_plain(rows.pointers)
+        made: tuple[torch.Tensor, ...] = choose_builder(pointers).find_pairs(
+            pointers,
             as_plain(rows.relations),
             as_plain(rows.edges),
             as_plain(self.by_relation().pointers),

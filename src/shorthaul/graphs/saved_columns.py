@@ -76,7 +76,7 @@ class GraphColumn(DiskTable):
         """Raise unless `numbers`, which were read at `ids`, are what the rule says."""
         if self.rule.kind == "anything":
             return
-        position = choose_builder().find_outside(numbers.contiguous(), self.rule.limit)
+        position = choose_builder(numbers).find_outside(numbers.contiguous(), self.rule.limit)
         if position is not None:
             at, value = int(plain_ids(ids, self.rows)[position]), int(numbers[position])
             known = f"0 to {self.rule.limit - 1:,}" if self.rule.limit else "none"

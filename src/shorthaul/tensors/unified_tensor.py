@@ -17,7 +17,7 @@ rows are read by `u[ids]`, `u[a:b].cpu()` and the gathers.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -26,7 +26,7 @@ import torch
 from shorthaul.errors import DiskTensorError, ReadOnlyTensorError, RowArgumentError
 from shorthaul.jit.outside_graphs import outside_graphs
 from shorthaul.tensors.dispatch import operators as dispatch
-from shorthaul.tensors.dispatch.operand import Operand
+from shorthaul.tensors.dispatch.operand import AsPlain, Operand
 from shorthaul.tensors.gathering.autograd import (
     GatherLinear,
     GatherReduce,
@@ -40,6 +40,7 @@ from shorthaul.tensors.memory.advice import advise_memory
 from shorthaul.tensors.memory.shared_memory import SharedBlock
 from shorthaul.tensors.tables.row_range import RowRange
 from shorthaul.tensors.tables.table import GatherTicket, HostTable, Kind, RowTable, TableStats
+from shorthaul.tensors.tables.whole_memory import WholeMemory
 
 CHUNK_BYTES = 64 * 2**20
 _ID_DTYPES = frozenset({torch.int64, torch.int32})
@@ -55,6 +56,7 @@ class Traits:
     is_read_only: bool = False
     block: SharedBlock | None = None  # where the memory is shared with other processes
     is_for_host: bool = False  # read by the CPU, also where there is a GPU
+    memory: WholeMemory = field(default_factory=WholeMemory, compare=False)
 
 
 class UnifiedTensor(Operand):
@@ -119,8 +121,14 @@ class UnifiedTensor(Operand):
             return self._rows
         key = (self.data_ptr(), self.shape, self.stride(), self.dtype)
         if self._rows is None or self._rows_key != key:
-            self._rows, self._rows_key = HostTable(borrow_memory(self), kind=self.kind), key
+            plain = borrow_memory(self)
+            self._rows, self._rows_key = HostTable(plain, kind=self.kind, memory=self.memory), key
         return self._rows
+
+    @property
+    def memory(self) -> HostTable:
+        """All bytes of the memory that it lies in, which views of it share."""
+        return self._traits.memory.table_of(borrow_memory(self))
 
     @outside_graphs
     def plain(self) -> torch.Tensor:
@@ -247,7 +255,9 @@ class UnifiedTensor(Operand):
             device="cpu",
         )
         values = borrow_memory(values) if isinstance(values, UnifiedTensor) else values.detach()
-        self.table.scatter_(as_ids(ids).cpu(), values)
+        ids = as_ids(ids).cpu()
+        self.wait_for_readers()
+        self.table.scatter_(ids, values)
         if self.has_memory:
             torch.autograd.graph.increment_version(self)
         return self
@@ -312,7 +322,7 @@ class UnifiedTensor(Operand):
             return self.table.read(0, self.shape[0])
         if self.is_read_only:
             return self.clone(memory_format=memory_format)
-        return _apply(_AsPlain, self) if self._records() else self.plain()
+        return _apply(AsPlain, self) if self._records() else self.plain()
 
     @outside_graphs
     def to(self, *args: Any, **kwargs: Any) -> Any:
@@ -445,7 +455,7 @@ class UnifiedTensor(Operand):
 
     def _copied(self) -> UnifiedTensor:
         plain = borrow_memory(self)
-        traits = replace(self._traits, is_read_only=False, block=None)
+        traits = replace(self._traits, is_read_only=False, block=None, memory=WholeMemory())
         if self.kind != "shared":
             return UnifiedTensor._of_memory(plain.clone(), traits)
         return share_copy(plain, traits)
@@ -522,18 +532,6 @@ def borrow_memory(tensor: UnifiedTensor) -> torch.Tensor:
         return tensor.detach()
 
 
-class _AsPlain(torch.autograd.Function):
-    """The same memory as an ordinary tensor, for gradients to flow through."""
-
-    @staticmethod
-    def forward(ctx: Any, whole: UnifiedTensor) -> torch.Tensor:  # noqa: ARG004
-        return borrow_memory(whole)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: torch.Tensor) -> torch.Tensor:  # noqa: ARG004
-        return gradients[0]
-
-
 def _apply(function: type[torch.autograd.Function], *arguments: Any) -> torch.Tensor:
     result: torch.Tensor = function.apply(*arguments)  # type: ignore[no-untyped-call]
     return result
@@ -554,4 +552,4 @@ def share_copy(plain: torch.Tensor, traits: Traits) -> UnifiedTensor:
     block = SharedBlock(plain.numel() * plain.dtype.itemsize)
     shared = block.tensor(plain.dtype, plain.shape)
     shared.copy_(plain)
-    return UnifiedTensor._of_memory(shared, replace(traits, block=block))
+    return UnifiedTensor._of_memory(shared, replace(traits, block=block, memory=WholeMemory()))

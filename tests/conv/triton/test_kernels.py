@@ -27,7 +27,7 @@ def _compile(name: str, tile: Tile, capability: int, dtype: torch.dtype) -> Any:
     constants = {
         **triton_launch._constants(problem),
         "ROWS": tile.rows, "COLUMNS": tile.columns, "DEPTH": tile.depth,
-        "MODE": 1, "HAS_BIAS": True, "HAS_RESIDUAL": True, "ACTIVATION": "gelu",
+        "MODE": 1, "IS_WIDE": False, "HAS_BIAS": True, "HAS_RESIDUAL": True, "ACTIVATION": "gelu",
     }  # fmt: skip
     types = dict.fromkeys(POINTERS, f"*{element}") | {"parts": "*fp32"}
     return compile_kernel(

@@ -19,6 +19,8 @@ from shorthaul.errors import (
     RowIndexError,
 )
 from shorthaul.fallbacks import taken_fallbacks
+from shorthaul.jit.launching import triton_at_hand
+from shorthaul.jit.launching.triton_at_hand import NOT_INSTALLED
 from shorthaul.settings import settings
 from shorthaul.tensors.cuda import gather as device_gather
 from shorthaul.tensors.cuda.gather import (
@@ -46,7 +48,8 @@ def runtime() -> FakeCudaRuntime:
 @pytest.fixture
 def gatherer(runtime: FakeCudaRuntime, monkeypatch: pytest.MonkeyPatch) -> DeviceGather:
     """Without Triton, whose kernels cannot run here: rows are selected from mapped memory."""
-    monkeypatch.setattr(device_gather, "_has_triton", lambda: False)
+    monkeypatch.setattr(device_gather, "why_no_triton", lambda: NOT_INSTALLED)
+    monkeypatch.setattr(triton_at_hand, "why_no_triton", lambda: NOT_INSTALLED)
     return DeviceGather(HostRegistry(runtime))
 
 

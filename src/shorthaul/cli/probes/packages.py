@@ -16,6 +16,7 @@ from importlib import metadata
 
 from shorthaul.cli.findings import Finding
 from shorthaul.fallbacks import taken_fallbacks
+from shorthaul.jit.launching.triton_at_hand import why_no_triton
 from shorthaul.settings import settings
 from shorthaul.units import format_bytes
 
@@ -45,7 +46,10 @@ def look_for_triton() -> Finding:
         return Finding(
             "Triton", "missing", "not installed; only GPUs need it", "pip install 'shorthaul[gpu]'"
         )
-    version = metadata.version("triton")
+    version, reason = metadata.version("triton"), why_no_triton()
+    if reason is not None:
+        remedy = "install gcc and Python's headers, or set CC; GPUs compute by PyTorch until then"
+        return Finding("Triton", "missing", f"{version}: {reason}", remedy)
     return Finding("Triton", "ok", version, facts={"version": version})
 
 

@@ -17,6 +17,7 @@ from shorthaul.conv.problem import ConvProblem, Triple
 from shorthaul.errors import KernelPendingError
 from shorthaul.fallbacks import note_fallback
 from shorthaul.jit import can_use_kernels
+from shorthaul.jit.launching.triton_at_hand import require_triton
 from shorthaul.settings import settings
 
 
@@ -128,6 +129,7 @@ def _reason_for_aten(problem: ConvProblem, device_type: str, wanted: str) -> str
         return f"there is no generated kernel for {device_type}"
     if wanted != "generated":
         return "the Triton kernels' speed is not measured; SHORTHAUL_KERNELS=generated uses them"
+    require_triton("a convolution by a generated kernel")
     from shorthaul.conv.triton import launch as triton_launch
 
     return triton_launch.supports(problem)

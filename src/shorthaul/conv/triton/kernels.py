@@ -18,6 +18,22 @@ import triton.language as tl
 
 
 @triton.jit
+def _find_place(ROW_TILES, COLUMN_TILES):
+    """Which tile of rows, which tile of columns and what else a program of a flat grid is for."""
+    program = tl.program_id(0)
+    rest = program // ROW_TILES
+    return program % ROW_TILES, rest % COLUMN_TILES, rest // COLUMN_TILES
+
+
+@triton.jit
+def _rows_of(tile, ROWS: tl.constexpr, IS_WIDE: tl.constexpr):
+    """The pixels of a tile; as 64-bit numbers only where there are more than 32 bits count."""
+    if IS_WIDE:
+        tile = tile.to(tl.int64)
+    return tile * ROWS + tl.arange(0, ROWS)
+
+
+@triton.jit
 def _source(position, size, MODE: tl.constexpr):
     """Where a padded position comes from; outside 0 to size - 1 for a zero (`source_index`)."""
     if MODE == 1:  # reflect
@@ -102,7 +118,7 @@ def _pixel_offset(row, D, H, W, stride_n, stride_d, stride_h, stride_w):
 @triton.jit
 def forward_kernel(
     image, weight, bias, residual, output,
-    N, D, H, W, OUT_D, OUT_H, OUT_W,
+    PIXELS, ROW_TILES, COLUMN_TILES, D, H, W, OUT_D, OUT_H, OUT_W,
     in_n, in_c, in_d, in_h, in_w, out_n, out_c, out_d, out_h, out_w,
     CHANNELS: tl.constexpr, OUTPUTS: tl.constexpr,
     KD: tl.constexpr, KH: tl.constexpr, KW: tl.constexpr,
@@ -111,13 +127,13 @@ def forward_kernel(
     PD: tl.constexpr, PH: tl.constexpr, PW: tl.constexpr, MODE: tl.constexpr,
     HAS_BIAS: tl.constexpr, HAS_RESIDUAL: tl.constexpr, ACTIVATION: tl.constexpr,
     PRECISION: tl.constexpr,
-    ROWS: tl.constexpr, COLUMNS: tl.constexpr, DEPTH: tl.constexpr,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr, DEPTH: tl.constexpr, IS_WIDE: tl.constexpr,
 ):  # fmt: skip
     """output[pixel, channel] = activation(sum over k of window[pixel, k] * weight[k, channel] + ...)."""
-    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
-    column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
-    group = tl.program_id(2)
-    row_mask = row < N * OUT_D * OUT_H * OUT_W
+    row_tile, column_tile, group = _find_place(ROW_TILES, COLUMN_TILES)
+    row = _rows_of(row_tile, ROWS, IS_WIDE)
+    column = column_tile * COLUMNS + tl.arange(0, COLUMNS)
+    row_mask = row < PIXELS
     column_mask = column < OUTPUTS
     K: tl.constexpr = CHANNELS * KD * KH * KW
     total = tl.zeros((ROWS, COLUMNS), dtype=tl.float32)
@@ -151,7 +167,7 @@ def forward_kernel(
 @triton.jit
 def grad_input_kernel(
     gradient, weight, grad_input,
-    N, D, H, W, OUT_D, OUT_H, OUT_W,
+    PIXELS, ROW_TILES, COLUMN_TILES, D, H, W, OUT_D, OUT_H, OUT_W,
     in_n, in_c, in_d, in_h, in_w, out_n, out_c, out_d, out_h, out_w,
     CHANNELS: tl.constexpr, OUTPUTS: tl.constexpr,
     KD: tl.constexpr, KH: tl.constexpr, KW: tl.constexpr,
@@ -159,13 +175,13 @@ def grad_input_kernel(
     DD: tl.constexpr, DH: tl.constexpr, DW: tl.constexpr,
     PD: tl.constexpr, PH: tl.constexpr, PW: tl.constexpr,
     PRECISION: tl.constexpr,
-    ROWS: tl.constexpr, COLUMNS: tl.constexpr, DEPTH: tl.constexpr,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr, DEPTH: tl.constexpr, IS_WIDE: tl.constexpr,
 ):  # fmt: skip
     """grad_input[pixel, channel]: the windows that cover a pixel, times the weights that met it."""
-    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
-    column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
-    group = tl.program_id(2)
-    row_mask = row < N * D * H * W
+    row_tile, column_tile, group = _find_place(ROW_TILES, COLUMN_TILES)
+    row = _rows_of(row_tile, ROWS, IS_WIDE)
+    column = column_tile * COLUMNS + tl.arange(0, COLUMNS)
+    row_mask = row < PIXELS
     column_mask = column < CHANNELS
     w = row % W
     h = row // W % H
@@ -213,7 +229,7 @@ def grad_input_kernel(
 @triton.jit
 def grad_weight_kernel(
     gradient, image, parts,
-    N, D, H, W, OUT_D, OUT_H, OUT_W, GROUPS, PIXELS,
+    PIXELS, K_TILES, COLUMN_TILES, D, H, W, OUT_D, OUT_H, OUT_W, GROUPS, PART_PIXELS,
     in_n, in_c, in_d, in_h, in_w, out_n, out_c, out_d, out_h, out_w,
     CHANNELS: tl.constexpr, OUTPUTS: tl.constexpr,
     KD: tl.constexpr, KH: tl.constexpr, KW: tl.constexpr,
@@ -221,21 +237,23 @@ def grad_weight_kernel(
     DD: tl.constexpr, DH: tl.constexpr, DW: tl.constexpr,
     PD: tl.constexpr, PH: tl.constexpr, PW: tl.constexpr, MODE: tl.constexpr,
     PRECISION: tl.constexpr,
-    ROWS: tl.constexpr, COLUMNS: tl.constexpr, DEPTH: tl.constexpr,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr, DEPTH: tl.constexpr, IS_WIDE: tl.constexpr,
 ):  # fmt: skip
     """First pass: parts[part, k, channel] = sum over the part's pixels of window * gradient."""
-    k = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
-    column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
-    part = tl.program_id(2) // GROUPS
-    group = tl.program_id(2) % GROUPS
+    k_tile, column_tile, rest = _find_place(K_TILES, COLUMN_TILES)
+    k = k_tile * ROWS + tl.arange(0, ROWS)
+    column = column_tile * COLUMNS + tl.arange(0, COLUMNS)
+    part = rest // GROUPS
+    group = rest % GROUPS
     column_mask = column < OUTPUTS
     K: tl.constexpr = CHANNELS * KD * KH * KW
-    first = part * PIXELS
-    pixels = N * OUT_D * OUT_H * OUT_W
+    first = part * PART_PIXELS
+    if IS_WIDE:
+        first = part.to(tl.int64) * PART_PIXELS
     total = tl.zeros((ROWS, COLUMNS), dtype=tl.float32)
-    for start in range(0, PIXELS, DEPTH):
+    for start in range(0, PART_PIXELS, DEPTH):
         row = first + start + tl.arange(0, DEPTH)
-        row_mask = row < pixels
+        row_mask = row < PIXELS
         windows = _window_values(
             image, row, row_mask, k, group, D, H, W, OUT_D, OUT_H, OUT_W,
             in_n, in_c, in_d, in_h, in_w, CHANNELS, KD, KH, KW, SD, SH, SW, DD, DH, DW,
@@ -249,17 +267,17 @@ def grad_weight_kernel(
             gradient + offset, mask=row_mask[:, None] & column_mask[None, :], other=0.0
         )
         total = tl.dot(tl.trans(windows), arrived, total, input_precision=PRECISION)
-    place = ((part * GROUPS + group) * K + k).to(tl.int64)[:, None] * OUTPUTS + column[None, :]
+    place = (rest.to(tl.int64) * K + k)[:, None] * OUTPUTS + column[None, :]
     tl.store(parts + place, total, mask=(k < K)[:, None] & column_mask[None, :])
 
 
 @triton.jit
 def sum_parts_kernel(parts, output, COUNT, VALUES, BLOCK: tl.constexpr):
     """Second pass: the parts summed in their order."""
-    value = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    value = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     mask = value < VALUES
     total = tl.zeros((BLOCK,), dtype=tl.float32)
-    place = value.to(tl.int64)
+    place = value
     for _ in range(COUNT):
         total += tl.load(parts + place, mask=mask, other=0.0)
         place += VALUES

@@ -5,6 +5,8 @@ The functions are those of the other backends, so that `choose_backend` can choo
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -21,11 +23,14 @@ from shorthaul.conv.triton.kernels import (
     grad_weight_kernel,
     sum_parts_kernel,
 )
+from shorthaul.jit.launching.device_guard import computing_on
+from shorthaul.jit.launching.launch_grid import flat_grid
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 # Pixels that one program of the weight gradient's first pass sums up; a constant, so that the
 # order of the sum depends on the problem alone.
 PIXELS_PER_PART = 4096
+INT32_LIMIT = 2**31 - 1
 
 
 @dataclass(frozen=True)
@@ -56,11 +61,28 @@ def choose_tile(rows: int, columns: int) -> Tile:
     return TILES[-1]
 
 
+def _on_its_device(launch: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """A launch on the device of its second argument, the first after the problem."""
+
+    @functools.wraps(launch)
+    def guarded(problem: ConvProblem, first: Tensor, *rest: Any, **options: Any) -> Tensor:
+        with computing_on(first.device):
+            return launch(problem, first, *rest, **options)
+
+    return guarded
+
+
+def needs_wide_rows(rows: int, tile: Tile) -> bool:
+    """Whether the numbers of so many pixels, and of those that fill their last tile, exceed 32 bits."""
+    return rows + tile.rows + tile.depth > INT32_LIMIT
+
+
 def supports(problem: ConvProblem) -> str | None:
     """Why these kernels do not compute `problem`; `None` if they do."""
     return None if problem.dtype in DTYPES else f"{problem.dtype} has no Triton kernel"
 
 
+@_on_its_device
 def run_forward(
     problem: ConvProblem,
     input: Tensor,
@@ -82,14 +104,15 @@ def run_forward(
     rows = len(input) * out_sizes[0] * out_sizes[1] * out_sizes[2]
     outputs = problem.out_channels_per_group
     tile = tile or choose_tile(rows, outputs)
-    grid = (triton.cdiv(rows, tile.rows), triton.cdiv(outputs, tile.columns), problem.groups)
-    forward_kernel[grid](
+    tiles = triton.cdiv(rows, tile.rows), triton.cdiv(outputs, tile.columns)
+    forward_kernel[flat_grid("forward_kernel", *tiles, problem.groups)](
         input,
         pack_weight(problem, weight),
         out if bias is None else bias,
         out if residual is None else residual,
         out,
-        len(input),
+        rows,
+        *tiles,
         *sizes,
         *out_sizes,
         *input.stride(),
@@ -100,6 +123,7 @@ def run_forward(
         HAS_RESIDUAL=residual is not None,
         ACTIVATION=problem.activation or "",
         **_tile_constants(tile),
+        IS_WIDE=needs_wide_rows(rows, tile),
     )
     return out
 
@@ -130,6 +154,7 @@ def run_grad_input(
     return _grad_input(problem, grad_output, weight, input_sizes, tile, problem.dtype)
 
 
+@_on_its_device
 def _grad_input(
     problem: ConvProblem,
     grad_output: Tensor,
@@ -143,22 +168,25 @@ def _grad_input(
     rows = len(grad_output) * input_sizes[0] * input_sizes[1] * input_sizes[2]
     channels = problem.in_channels_per_group
     tile = tile or choose_tile(rows, channels)
-    grid = (triton.cdiv(rows, tile.rows), triton.cdiv(channels, tile.columns), problem.groups)
-    grad_input_kernel[grid](
+    tiles = triton.cdiv(rows, tile.rows), triton.cdiv(channels, tile.columns)
+    grad_input_kernel[flat_grid("grad_input_kernel", *tiles, problem.groups)](
         grad_output,
         pack_weight_for_gradient(problem, weight),
         result,
-        len(grad_output),
+        rows,
+        *tiles,
         *input_sizes,
         *_sizes(grad_output),
         *result.stride(),
         *grad_output.stride(),
         **_constants(problem),
         **_tile_constants(tile),
+        IS_WIDE=needs_wide_rows(rows, tile),
     )
     return result
 
 
+@_on_its_device
 def run_grad_weight(
     problem: ConvProblem, grad_output: Tensor, input: Tensor, *, tile: Tile | None = None
 ) -> Tensor:
@@ -172,16 +200,13 @@ def run_grad_weight(
         (count, groups, problem.window_values, outputs), dtype=torch.float32
     )
     tile = tile or choose_tile(problem.window_values, outputs)
-    grid = (
-        triton.cdiv(problem.window_values, tile.rows),
-        triton.cdiv(outputs, tile.columns),
-        count * groups,
-    )
-    grad_weight_kernel[grid](
+    tiles = triton.cdiv(problem.window_values, tile.rows), triton.cdiv(outputs, tile.columns)
+    grad_weight_kernel[flat_grid("grad_weight_kernel", *tiles, count * groups)](
         grad_output,
         input,
         parts,
-        len(input),
+        pixels,
+        *tiles,
         *_sizes(input),
         *out_sizes,
         groups,
@@ -191,10 +216,11 @@ def run_grad_weight(
         **_constants(problem),
         MODE=PADDING_MODES.index(problem.padding_mode),
         **_tile_constants(tile),
+        IS_WIDE=needs_wide_rows(pixels + per_part, tile),
     )
     packed = grad_output.new_empty(parts.shape[1:], dtype=problem.dtype)
     block = 1024
-    sum_parts_kernel[(triton.cdiv(packed.numel(), block),)](
+    sum_parts_kernel[flat_grid("sum_parts_kernel", triton.cdiv(packed.numel(), block))](
         parts, packed, count, packed.numel(), BLOCK=block
     )
     return unpack_weight(problem, packed)

@@ -36,8 +36,11 @@ class MiniBatch:
     def to(self, device: torch.device | str) -> MiniBatch:
         """The same on another device."""
 
+        # On its way to the host, a copy that nobody waits for would be read before it is there.
+        is_ahead = torch.device(device).type != "cpu"
+
         def move(value: torch.Tensor) -> torch.Tensor:
-            return value.to(device, non_blocking=True)
+            return value.to(device, non_blocking=is_ahead)
 
         def move_rows(rows: Rows | None) -> Rows | None:
             if rows is None or isinstance(rows, torch.Tensor):

@@ -20,6 +20,7 @@ from shorthaul.graphs.sampling.blocks import NeighborSample
 from shorthaul.graphs.sampling.fan_outs import FanOut
 from shorthaul.graphs.sampling.plain import mix
 from shorthaul.graphs.sampling.sampler import NeighborSampler
+from shorthaul.jit.launching.device_guard import with_number
 from shorthaul.jit.outside_graphs import outside_graphs
 from shorthaul.jit.runtime import kernel_threads, limited_threads
 from shorthaul.settings import settings
@@ -105,15 +106,15 @@ class MiniBatchLoader:
 
     @outside_graphs
     def __iter__(self) -> Iterator[MiniBatch]:
-        samples = self.samples()
+        samples, device = self.samples(), self._find_device()
         self.epoch += 1
         if not self.progress:
-            return self._iterate(samples)
+            return self._iterate(samples, device)
         console = Console(stderr=True, force_terminal=True if settings.progress == "on" else None)
         is_shown = settings.progress != "off" and console.is_terminal
         return iter(
             track(
-                self._iterate(samples),
+                self._iterate(samples, device),
                 f"epoch {samples.epoch}",
                 total=len(samples),
                 console=console,
@@ -146,24 +147,31 @@ class MiniBatchLoader:
     @outside_graphs
     def complete(self, sample: NeighborSample) -> MiniBatch:
         """The batch of a sample: features of its input nodes and labels of its seeds, gathered here."""
+        return self._complete(sample, self._find_device())
+
+    def _find_device(self) -> torch.device | None:
+        """Where batches are wanted: `cuda` is the current device of the thread that asks for them."""
+        return None if self.device is None else with_number(self.device)
+
+    def _complete(self, sample: NeighborSample, device: torch.device | None) -> MiniBatch:
         index = self.graph.by_target()
         blocks = [
             each if each.index is not None else replace(each, index=index) for each in sample.blocks
         ]
-        features, positions = self._features.gather(sample.input_nodes, self._pool, self.device)
+        features, positions = self._features.gather(sample.input_nodes, self._pool, device)
         labels = None
         if self._labels is not None:
             labels = self._labels.gather(sample.seeds - self._label_offset)
         batch = MiniBatch(
             sample.number, sample.seeds, sample.seed_rows, blocks, features, labels, positions
         )
-        return batch if self.device is None else batch.to(self.device)
+        return batch if device is None else batch.to(device)
 
     @outside_graphs
-    def _iterate(self, samples: EpochSamples) -> Iterator[MiniBatch]:
+    def _iterate(self, samples: EpochSamples, device: torch.device | None) -> Iterator[MiniBatch]:
         if self.prefetch == 0:
             for number in range(len(samples)):
-                yield self.complete(samples.draw(number, kernel_threads()))
+                yield self._complete(samples.draw(number, kernel_threads()), device)
             return
         can_look_ahead = any(map(looks_ahead, self._features.all_tables()))
         # Next to a model that uses all cores, a few threads of our own are enough.
@@ -171,7 +179,7 @@ class MiniBatchLoader:
 
         def complete(sample: NeighborSample) -> MiniBatch:
             with limited_threads(threads):
-                return self.complete(sample)
+                return self._complete(sample, device)
 
         def draw(number: int) -> NeighborSample:
             sample = samples.draw(number, threads)

@@ -33,6 +33,13 @@ def _reduce(x: Tensor, pointers: Tensor, sources: Tensor, is_mean: bool) -> Tens
     return host_kernels.gather_reduce(rows, pointers, sources, "mean" if is_mean else "sum")
 
 
+def _reduce_on_device(x: Tensor, pointers: Tensor, sources: Tensor, is_mean: bool) -> Tensor:
+    mode = "mean" if is_mean else "sum"
+    return torch.nn.functional.embedding_bag(
+        sources, x.detach(), pointers, mode=mode, include_last_offset=True
+    )
+
+
 def _fake_reduce(x: Tensor, pointers: Tensor, sources: Tensor, is_mean: bool) -> Tensor:  # noqa: ARG001
     return x.new_empty((pointers.shape[0] - 1, x.shape[1]))
 
@@ -52,12 +59,13 @@ def _spread(
     gradient: Tensor, pointers: Tensor, sources: Tensor, num_sources: int, is_mean: bool
 ) -> Tensor:
     degrees = pointers.diff()
-    targets = torch.arange(len(degrees), dtype=sources.dtype, device="cpu")
+    targets = torch.arange(len(degrees), dtype=sources.dtype, device=sources.device)
     targets = torch.repeat_interleave(targets, degrees, output_size=len(sources))
-    turned = choose_builder().sort_relations(sources, sources, targets, num_sources)
+    turned = choose_builder(sources).sort_relations(sources, sources, targets, num_sources)
     if is_mean:
         gradient = gradient / degrees.clamp(min=1).to(gradient.dtype)[:, None]
-    return _reduce(gradient, turned.pointers, turned.targets, is_mean=False)
+    add_up = _reduce if gradient.device.type == "cpu" else _reduce_on_device
+    return add_up(gradient, turned.pointers, turned.targets, is_mean=False)
 
 
 def _fake_spread(
@@ -83,6 +91,7 @@ def _spread_backward(ctx: Any, arrived: Tensor) -> tuple[Tensor, None, None, Non
 reduce_block = define_operator(
     "reduce_block(Tensor x, Tensor pointers, Tensor sources, bool is_mean) -> Tensor",
     cpu=_reduce,
+    cuda=_reduce_on_device,
     fake=_fake_reduce,
     setup_context=_save_for_reduce,
     backward=_reduce_backward,
@@ -91,6 +100,7 @@ spread_block = define_operator(
     "spread_block(Tensor gradient, Tensor pointers, Tensor sources, SymInt num_sources, bool is_mean) "
     "-> Tensor",
     cpu=_spread,
+    cuda=_spread,
     fake=_fake_spread,
     setup_context=_save_for_spread,
     backward=_spread_backward,

@@ -106,7 +106,9 @@ class Block:
     def to(self, device: torch.device | str) -> Block:
         """The same on another device; `relations` and `edges` are looked up there when asked for."""
         names = ("source_nodes", "pointers", "sources", "positions")
-        moved = {name: getattr(self, name).to(device, non_blocking=True) for name in names}
+        # On its way to the host, a copy that nobody waits for would be read before it is there.
+        is_ahead = torch.device(device).type != "cpu"
+        moved = {name: getattr(self, name).to(device, non_blocking=is_ahead) for name in names}
         return replace(self, **moved)
 
     def _look_up(self, name: str) -> torch.Tensor:

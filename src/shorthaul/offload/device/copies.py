@@ -62,12 +62,16 @@ class CopyBack:
 
     def use(self) -> torch.Tensor:
         """The tensor, for the stream that computes now: what it does next waits for the copy."""
-        stream = self._backend.current_stream(self.tensor.device)
-        self._backend.wait_event(stream, self.mark)
-        # The memory is the copying stream's: without this it could be given out again while the
-        # computation still reads it.
-        self._backend.hold(self.tensor, stream)
+        _use(self._backend, self.tensor, self.mark)
         return self.tensor
+
+
+def _use(backend: StreamBackend, tensor: torch.Tensor, mark: Any) -> None:
+    stream = backend.current_stream(tensor.device)
+    backend.wait_event(stream, mark)
+    # The memory is the copying stream's: without this it could be given out again while the
+    # computation still reads it.
+    backend.hold(tensor, stream)
 
 
 class DeviceCopier:
@@ -123,6 +127,10 @@ class DeviceCopier:
         self.returning_bytes += source.nbytes
         record_move("memory", device.type, source.nbytes, WHY)
         return copy
+
+    def use(self, tensor: torch.Tensor, mark: Any) -> None:
+        """What the stream that computes now does next with `tensor` waits for the copy before `mark`."""
+        _use(self.backend, tensor, mark)
 
     def settle(self) -> None:
         """Hand on what has arrived, and let go of host memory that is copied."""

@@ -96,8 +96,11 @@ class AutomaticPacking:
         return self._sample is None
 
     def note_saved(self, tensor: torch.Tensor) -> None:
-        """Keep a part of the first large tensor of floating-point numbers as a sample."""
-        if tensor.is_floating_point() and tensor.is_contiguous():
+        """Keep a part of the first large tensor of floating-point numbers as a sample.
+
+        Tensors on a GPU leave as they are, so that they are none.
+        """
+        if tensor.is_cpu and tensor.is_floating_point() and tensor.is_contiguous():
             self._sample = tensor.detach().flatten()[: SAMPLE_BYTES // tensor.itemsize].clone()
 
     def learn(self, *, step_seconds: float, stall_seconds: float) -> Codec | None:

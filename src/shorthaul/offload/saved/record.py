@@ -103,6 +103,7 @@ class Record:
     load: Load | None = None  # a prefetch that nobody has asked for yet
     device: torch.device | None = None  # where the bytes go back to, if that is a GPU
     arrival: CopyOut | None = None  # their way from there to the buffer, until it is over
+    returned: Any = None  # the mark behind the copy that brought them back last
     saved: weakref.ref[torch.Tensor] | None = None  # the tensor on the GPU that was saved first
 
     @property

@@ -10,6 +10,7 @@ import weakref
 
 import torch
 
+from shorthaul.fallbacks import note_fallback
 from shorthaul.offload.device.copies import DeviceCopier
 from shorthaul.offload.saved.record import Record
 from shorthaul.offload.store.disk_queues import Slots, WriteLane
@@ -42,6 +43,10 @@ class DeviceLane:
         tensor: torch.Tensor,
     ) -> None:
         """Begin to copy `content`, the saved range of `tensor`; its write begins when it is there."""
+        codec = self._payloads.codec
+        if codec is not None:
+            reason = f"the tensors are on {tensor.device.type}, and packing is done by the CPU"
+            note_fallback(f'compress="{codec.name}"', "writing tensors as they are", reason)
         record.device, record.saved = content.device, weakref.ref(tensor)
         record.buffer, record.payload_bytes = buffer, content.numel()
         target = buffer.tensor(torch.uint8, (record.payload_bytes,))
@@ -71,4 +76,13 @@ class DeviceLane:
         """A storage on the record's device, filled before whoever computes next looks at it."""
         assert record.device is not None, "only a record of a device goes back to one"
         content = buffer.tensor(torch.uint8, (record.payload_bytes,))
-        return self.copier.copy_back(content, record.device).use().untyped_storage()
+        copy = self.copier.copy_back(content, record.device)
+        record.returned = copy.mark
+        return copy.use().untyped_storage()
+
+    def use_again(self, record: Record, storage: torch.UntypedStorage) -> None:
+        """What came back before is asked for once more, maybe by another stream than the first."""
+        if record.returned is not None:
+            whole = torch.empty(0, dtype=torch.uint8, device=storage.device)
+            whole.set_(storage, 0, (storage.nbytes(),), (1,))
+            self.copier.use(whole, record.returned)

@@ -279,6 +279,8 @@ class ActivationStore:
             restored = record.holdings.restored
             storage = None if restored is None else restored.revive(record.size_bytes)
             if storage is not None:
+                if self.devices is not None:
+                    self.devices.use_again(record, storage)
                 self._hold(record, storage)
                 return storage, 0
             if record.buffer is not None:
@@ -367,9 +369,7 @@ class ActivationStore:
         if self.devices is not None and record.device is not None:
             return self.devices.bring_back(record, buffer)
 
-        def take(length_bytes: int) -> Buffer:
-            return self._take_buffer(length_bytes, is_store=False, wanted=record)
-
+        take = functools.partial(self._take_buffer, is_store=False, wanted=record)
         return self.payloads.open(record, buffer, take)
 
     # Room

@@ -3,7 +3,7 @@
 =============  ==========================  =====================================================
 asked for      tensors on a CPU            tensors on a GPU (CUDA)
 =============  ==========================  =====================================================
-`auto`         `cpp`; `reference` without  `triton`; `reference` where Triton is not installed
+`auto`         `cpp`; `reference` without  `triton`; `reference` where Triton cannot run
                a compiler                  or SHORTHAUL_KERNELS is `torch`
 `cpp`          `cpp`                       refused
 `triton`       `triton` if its interpreter `triton`
@@ -14,8 +14,6 @@ asked for      tensors on a CPU            tensors on a GPU (CUDA)
 
 from __future__ import annotations
 
-import functools
-import importlib.util
 import os
 
 import torch
@@ -23,6 +21,7 @@ import torch
 from shorthaul.errors import LayerArgumentError
 from shorthaul.fallbacks import note_fallback
 from shorthaul.jit import can_use_kernels
+from shorthaul.jit.launching.triton_at_hand import require_triton, why_no_triton
 from shorthaul.settings import settings
 
 BACKENDS = ("auto", "cpp", "triton", "reference")
@@ -50,19 +49,17 @@ def choose_backend(wanted: str, device: torch.device) -> str:
             f"the C++ backend was asked for, and the tensors are on {device}",
             "move them with .cpu(), or leave the backend at auto",
         )
-    return "triton" if wanted == "triton" or _can_use_triton() else "reference"
+    if wanted == "triton":
+        require_triton("the Triton backend of a relational layer")
+        return wanted
+    return "triton" if _can_use_triton() else "reference"
 
 
 def _can_use_triton() -> bool:
     if settings.kernels == "torch":
         note_fallback("relational", "plain PyTorch", "SHORTHAUL_KERNELS is torch")
         return False
-    if not _has_triton():
-        note_fallback("relational", "plain PyTorch", "Triton is not installed")
-        return False
-    return True
-
-
-@functools.lru_cache(maxsize=1)
-def _has_triton() -> bool:
-    return importlib.util.find_spec("triton") is not None
+    reason = why_no_triton()
+    if reason is not None:
+        note_fallback("relational", "plain PyTorch", reason)
+    return reason is None

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 import torch
 
+from shorthaul.jit.launching.device_guard import computing_on
 from shorthaul.relational.backends import reference
 from shorthaul.relational.ir.program import Program
 from shorthaul.relational.lowering.kernels import (
@@ -86,6 +87,10 @@ class PlanRun(ABC):
         return whole.reshape(whole.shape[0], *step.shape)
 
     def _run(self, numbers: Iterable[int]) -> None:
+        with computing_on(self.topology.device):
+            self._run_in_order(numbers)
+
+    def _run_in_order(self, numbers: Iterable[int]) -> None:
         for number in numbers:
             work = self.plan.works[number]
             if isinstance(work, TorchStep):

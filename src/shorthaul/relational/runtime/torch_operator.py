@@ -35,12 +35,14 @@ from shorthaul.relational.runtime.arguments import (
     arrange_arrived,
     cast_as_autocast,
     count_relations,
+    device_of,
     prepare_arguments,
     return_gradient,
     return_results,
 )
 from shorthaul.relational.runtime.autograd import read_outputs, run_gradients
 from shorthaul.relational.runtime.traced_graph import BUILDERS, EdgeSizes, trace_graph
+from shorthaul.relational.topology.device_topology import on_device
 from shorthaul.relational.topology.topology import Topology
 
 
@@ -178,8 +180,8 @@ class _Call:
         function = find_function(layer)
         program = function.program if is_training else function.evaluation_program
         graph = BUILDERS[form](edges, EdgeSizes(tuple(nodes), targets, relations, tuple(ends)))
-        topology = Topology.of(graph, targets)
         named = dict(zip(function.input_names, tensors, strict=True))
+        topology = on_device(Topology.of(graph, targets), device_of(named))
         values = prepare_arguments(program, topology, named)
         return cls(function, program, topology, values, 0 if seed is None else int(seed))
 
@@ -290,7 +292,8 @@ def _fake_forward(*arguments: Any) -> list[torch.Tensor]:
     tensors, _, _, layer, _, nodes, targets, relations, num_edges, *_ = arguments
     shapes = _output_shapes(layer, nodes, targets, relations, num_edges)
     outputs = [tensors[0].new_empty(shape) for shape in shapes]
-    return [*outputs, tensors[0].new_empty(1, dtype=torch.int64)]
+    # A token is a number of this process: it stays in the host's memory.
+    return [*outputs, tensors[0].new_empty(1, dtype=torch.int64, device="cpu")]
 
 
 def _fake_backward(*arguments: Any) -> list[torch.Tensor]:
@@ -337,6 +340,7 @@ def _refuse(ctx: Any, *arrived: Any) -> Any:
 relational_forward = define_operator(
     f"relational_forward({_CALL}, int[] gradients) -> Tensor[]",
     cpu=_forward,
+    cuda=_forward,
     fake=_fake_forward,
     setup_context=_setup,
     backward=_differentiate,
@@ -344,6 +348,7 @@ relational_forward = define_operator(
 relational_backward = define_operator(
     f"relational_backward(Tensor[] arrived, Tensor token, {_CALL}, int[] wanted) -> Tensor[]",
     cpu=_backward,
+    cuda=_backward,
     fake=_fake_backward,
     setup_context=_keep_name,
     backward=_refuse,

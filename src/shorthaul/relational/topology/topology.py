@@ -64,7 +64,7 @@ class Topology:
         pointers = rows.pointers[:]
         degrees = (pointers[1:] - pointers[:-1]).to(torch.int64)
         targets = torch.repeat_interleave(
-            torch.arange(graph.num_nodes, dtype=graph.index_dtype, device="cpu"), degrees
+            torch.arange(graph.num_nodes, dtype=graph.index_dtype, device=pointers.device), degrees
         )
         ordered = RelationalGraph(
             graph.node_types,
@@ -74,13 +74,18 @@ class Topology:
             targets,
             rows.relations[:],
         )
-        numbers = torch.arange(ordered.num_edges, dtype=graph.index_dtype, device="cpu")
+        numbers = torch.arange(ordered.num_edges, dtype=graph.index_dtype, device=pointers.device)
         ordered._indexes["target"] = TargetIndex(
             pointers, ordered.source, ordered.relation, numbers
         )
         made = cls(ordered, rows.edges[:], num_targets)
         made._kept[Space.EDGE, "target"] = Members(pointers[: num_targets + 1], None)
         return made
+
+    @property
+    def device(self) -> torch.device:
+        """Where every list is: on the host, or where a mini-batch lies."""
+        return self.edge_ids.device
 
     def rows(self, space: Space) -> int:
         """How many rows `space` has."""
@@ -148,11 +153,11 @@ class Topology:
         key = ("chunks", space, fine, way)
         if key not in self._kept:
             rows = self.rows(space)
-            work = torch.arange(rows + 1, dtype=torch.int64, device="cpu")
+            work = torch.arange(rows + 1, dtype=torch.int64, device=self.device)
             if fine is not None and way is not None:
                 work = work + self.members(fine, way).pointers.to(torch.int64)
             cuts = torch.arange(
-                0, int(work[-1]) + CHUNK_WORK, CHUNK_WORK, dtype=torch.int64, device="cpu"
+                0, int(work[-1]) + CHUNK_WORK, CHUNK_WORK, dtype=torch.int64, device=self.device
             )
             found = torch.unique(torch.searchsorted(work, cuts).clamp(max=rows))
             self._kept[key] = found.to(self.graph.index_dtype)
@@ -177,9 +182,9 @@ class Topology:
             counts = (sizes + rows_per_tile - 1) // rows_per_tile
             first = torch.cat([counts.new_zeros(1), counts.cumsum(0)])
             owner = torch.repeat_interleave(
-                torch.arange(len(counts), dtype=torch.int64, device="cpu"), counts
+                torch.arange(len(counts), dtype=torch.int64, device=self.device), counts
             )
-            within = torch.arange(len(owner), dtype=torch.int64, device="cpu") - first[owner]
+            within = torch.arange(len(owner), dtype=torch.int64, device=self.device) - first[owner]
             begin = pointers[owner] + within * rows_per_tile
             limits = torch.cat([begin, pointers[-1:]])
             dtype = self.graph.index_dtype
@@ -193,7 +198,8 @@ class Topology:
         if key not in self._kept:
             pointers = self.members(fine, way).pointers.to(torch.int64)
             bucket = torch.bucketize(
-                pointers[1:] - pointers[:-1], torch.tensor(limits, dtype=torch.int64, device="cpu")
+                pointers[1:] - pointers[:-1],
+                torch.tensor(limits, dtype=torch.int64, device=self.device),
             )
             self._kept[key] = tuple(
                 torch.nonzero(bucket == number).flatten().to(self.graph.index_dtype)
@@ -205,7 +211,7 @@ class Topology:
     def _find_way(self, fine: Space, way: str) -> torch.Tensor:
         dtype = self.graph.index_dtype
         if way == "all":
-            return torch.zeros(self.rows(fine), dtype=dtype, device="cpu")
+            return torch.zeros(self.rows(fine), dtype=dtype, device=self.device)
         if fine in sides.SPACES:
             return sides.find_way(self, fine, way)
         if fine is Space.EDGE:
@@ -216,14 +222,18 @@ class Topology:
         if fine is Space.RELATION:
             return self._find_types(way)
         if way == "type":
-            limits = torch.tensor(self.graph.node_offsets[1:], dtype=torch.int64, device="cpu")
-            nodes = torch.arange(self.rows(fine), dtype=torch.int64, device="cpu")
+            limits = torch.tensor(
+                self.graph.node_offsets[1:], dtype=torch.int64, device=self.device
+            )
+            nodes = torch.arange(self.rows(fine), dtype=torch.int64, device=self.device)
             return torch.bucketize(nodes, limits, right=True).to(dtype)
         pairs = self.graph.pairs(_side(fine.value))
         if way == "node":
             return pairs.nodes[:]
         counts = (pairs.pointers[1:] - pairs.pointers[:-1]).to(torch.int64)
-        return torch.repeat_interleave(torch.arange(len(counts), dtype=dtype, device="cpu"), counts)
+        return torch.repeat_interleave(
+            torch.arange(len(counts), dtype=dtype, device=self.device), counts
+        )
 
     def _sort_way(self, fine: Space, way: str, by: str) -> torch.Tensor:
         found, order = self.way(fine, way), self.members(fine, by).rows
@@ -238,14 +248,16 @@ class Topology:
         ]
         if way.startswith("and_"):
             types = [number * len(at) + each for number, each in enumerate(types)]
-        return torch.tensor(types, dtype=self.graph.index_dtype, device="cpu")
+        return torch.tensor(types, dtype=self.graph.index_dtype, device=self.device)
 
     def _find_members(self, fine: Space, way: str) -> Members:
         dtype = self.graph.index_dtype
         if way == "all":
-            return Members(torch.tensor([0, self.rows(fine)], dtype=dtype, device="cpu"), None)
+            return Members(
+                torch.tensor([0, self.rows(fine)], dtype=dtype, device=self.device), None
+            )
         if way == "type":
-            limits = torch.tensor(self.graph.node_offsets, dtype=dtype, device="cpu")
+            limits = torch.tensor(self.graph.node_offsets, dtype=dtype, device=self.device)
             return Members(limits.clamp(max=self.rows(fine)), None)
         if fine in sides.SPACES:
             return self._sort_members(fine, way)
@@ -272,7 +284,7 @@ class Topology:
         """The fine rows of every coarse row, found by sorting the way."""
         leads_to = self.way(fine, way)
         rows = self.rows(follow(fine, way))
-        found = choose_builder().sort_relations(leads_to, leads_to, leads_to, rows)
+        found = choose_builder(leads_to).sort_relations(leads_to, leads_to, leads_to, rows)
         is_in_order = (fine, way) in sides.SORTED_WAYS
         return Members(found.pointers, None if is_in_order else found.edges)
 

@@ -12,9 +12,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
-import importlib.util
 import threading
 import weakref
 from dataclasses import dataclass, field
@@ -23,8 +21,10 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from shorthaul.errors import CudaMappingError, CudaUnavailableError, MissingExtraError
+from shorthaul.errors import CudaMappingError, CudaUnavailableError
 from shorthaul.fallbacks import note_fallback
+from shorthaul.jit.launching.device_guard import computing_on, with_number
+from shorthaul.jit.launching.triton_at_hand import require_triton, why_no_triton
 from shorthaul.meter import record_move
 from shorthaul.settings import settings
 from shorthaul.tensors.cuda.mapping import map_rows
@@ -70,6 +70,13 @@ class DeviceGather:
             note_fallback(WHAT, INSTEAD, found.reason)
         return found.rows
 
+    def view(
+        self, memory: HostTable, tensor: torch.Tensor, device: torch.device
+    ) -> torch.Tensor | None:
+        """`tensor`, which lies in `memory`, as `device` sees it; `None` if that cannot be mapped."""
+        whole = self.map(memory, device)
+        return None if whole is None else _lay_out(whole.values, memory.stored.values, tensor)
+
     def forget(self, table: RowTable) -> None:
         """Unmap a table, and drop what is cached of it."""
         with self._lock:
@@ -113,7 +120,7 @@ class DeviceGather:
             return _gather_and_copy(table, ids, device, out)
         _count(table, ids.shape[0], device)
         launch = _load_launch()
-        with _current(device):
+        with computing_on(device):
             is_checked = ids.device.type == "cpu" and device.type != "cpu"
             if is_checked or launch is None:
                 ids = plain_ids(ids.cpu(), table.rows).to(device, non_blocking=True)
@@ -153,7 +160,7 @@ class DeviceGather:
             weights,
         )
         _count(table, ids.shape[0], device)
-        with _current(device):
+        with computing_on(device):
             flag = launch.RangeFlag(device)
             ids = ids.to(device)
             on_device: torch.Tensor = launch.reduce_rows(
@@ -175,6 +182,17 @@ class DeviceGather:
                 known[device] = self._map(table, device)
             return known[device]
 
+    def _map_part(self, table: HostTable, memory: HostTable, device: torch.device) -> _Mapped:
+        """Rows in memory that others lie in too: it is mapped once for all, and stays while it lives."""
+        whole, stored = self._find(memory, device), table.stored
+        if whole.rows is None:
+            return whole
+        seen = _lay_out(whole.rows.values, memory.stored.values, stored.values)
+        if seen is None:
+            return _Mapped(None, "there is nothing to map, or its address is odd")
+        scales = None if stored.scales is None else stored.scales.to(device)
+        return _Mapped(StoredRows(seen, stored.dtype, scales))
+
     def _map(self, table: RowTable, device: torch.device) -> _Mapped:
         if isinstance(table, RowRange) and table.span.step > 0:
             return _part_of(self._find(table.table, device), table.span)
@@ -182,13 +200,27 @@ class DeviceGather:
             return _Mapped(None, f"rows on {table.kind} are read by the CPU")
         if not table.stored.has_whole_rows:
             return _Mapped(None, "the values of a row do not lie side by side")
+        if table.memory is not None:
+            return self._map_part(table, table.memory, device)
         try:
-            with _current(device):
+            with computing_on(device):
                 return _Mapped(map_rows(table.stored, device, self.registry))
         except CudaMappingError as error:
             if settings.kernels == "generated":
                 raise
             return _Mapped(None, error.reason)
+
+
+def _lay_out(
+    whole: torch.Tensor, memory: torch.Tensor, tensor: torch.Tensor
+) -> torch.Tensor | None:
+    """The part of `whole`, bytes on a device, that `tensor` is of the same bytes on the host."""
+    start_bytes = tensor.data_ptr() - memory.data_ptr() + int(whole.storage_offset())
+    if tensor.numel() == 0 or start_bytes % tensor.element_size():
+        return None
+    seen = torch.empty(0, dtype=tensor.dtype, device=whole.device)
+    offset = start_bytes // tensor.element_size()
+    return seen.set_(whole.untyped_storage(), offset, tensor.shape, tensor.stride())
 
 
 def _count(table: RowTable, rows: int, device: torch.device) -> None:
@@ -240,6 +272,21 @@ def gather_reduce_for_device(
     return gatherer.gather_reduce(table, pointers, ids, device, op, weights)
 
 
+def view_for_device(
+    memory: HostTable, tensor: torch.Tensor, device: torch.device
+) -> torch.Tensor | None:
+    """`tensor`, which lies in `memory`, as a CUDA device reads it there; `None` where it cannot."""
+    device, gatherer = _gatherer_for(device)
+    return None if gatherer is None else gatherer.view(memory, tensor, device)
+
+
+def wait_for_readers(tensor: torch.Tensor) -> None:
+    """Return when no device reads the memory of `tensor`: the host is about to write there."""
+    if _system_gather.cache_info().currsize:
+        registry = _system_gather().registry
+        registry.wait_for_devices(tensor.data_ptr(), tensor.untyped_storage().nbytes())
+
+
 def keep_hot_rows(
     table: RowTable,
     uses: torch.Tensor,
@@ -269,22 +316,16 @@ def _gatherer_for(device: torch.device | str) -> tuple[torch.device, DeviceGathe
             raise
         note_fallback(WHAT, INSTEAD, error.reason)
         return device, None
-    if device.index is None:
-        device = torch.device("cuda", torch.cuda.current_device())
-    return device, gatherer
-
-
-@functools.cache
-def _has_triton() -> bool:
-    return importlib.util.find_spec("triton") is not None
+    return with_number(device), gatherer
 
 
 def _load_launch() -> ModuleType | None:
-    """The module of Triton launches, or nothing where Triton is missing."""
-    if not _has_triton():
+    """The module of Triton launches, or nothing where Triton cannot run."""
+    reason = why_no_triton()
+    if reason is not None:
         if settings.kernels == "generated":
-            raise MissingExtraError("triton", "gpu", "gathering on a GPU by a generated kernel")
-        note_fallback(WHAT, "index_select on mapped memory", "triton is not installed")
+            require_triton("gathering on a GPU by a generated kernel")
+        note_fallback(WHAT, "index_select on mapped memory", reason)
         return None
     from shorthaul.tensors.cuda import triton_launch  # takes a second, and is optional
 
@@ -315,8 +356,3 @@ def _gather_and_copy(
 
 def _hand_out(rows: torch.Tensor, device: torch.device, out: torch.Tensor | None) -> torch.Tensor:
     return rows.to(device) if out is None else out.copy_(rows)
-
-
-def _current(device: torch.device) -> contextlib.AbstractContextManager[object]:
-    """Kernels are launched on the current device, and memory is registered for it first."""
-    return torch.cuda.device(device) if device.type == "cuda" else contextlib.nullcontext()

@@ -37,10 +37,12 @@ from shorthaul.tensors.cuda.runtime import (
     OPERATING_SYSTEM,
     OUT_OF_MEMORY,
     PORTABLE,
+    READ_ONLY,
     RUNTIME_UNLOADING,
     SUCCESS,
     CudaRuntime,
 )
+from shorthaul.tensors.memory.protection import is_writable
 from shorthaul.units import format_bytes
 
 _log = logging.getLogger("shorthaul")
@@ -66,12 +68,18 @@ class Lease:
     """Memory that stays mapped while this lives; `release` ends it early."""
 
     def __init__(
-        self, registry: HostRegistry, address: int, chunks: Sequence[Chunk], keeper: object
+        self,
+        registry: HostRegistry,
+        address: int,
+        length_bytes: int,
+        chunks: Sequence[Chunk],
+        keeper: object,
     ) -> None:
         self.address = address
         self.devices: set[torch.device] = set()  # to wait for before memory is unmapped
         self._pointer = chunks[0].pointer + address - chunks[0].start
         self._process = os.getpid()
+        self.stop = address + length_bytes
         self._end = weakref.finalize(
             self, registry._give_back, tuple(chunks), self.devices, keeper, self._process
         )
@@ -110,6 +118,7 @@ class HostRegistry:
     def _start_afresh(self) -> None:
         self._chunks: list[Chunk] = []  # by address; they never overlap
         self._lock = threading.Lock()
+        self._leases: weakref.WeakSet[Lease] = weakref.WeakSet()
         # Leases end wherever the last reference dies, even inside `lease` when the garbage collector
         # runs there. Only a SimpleQueue is made to be put to from there.
         self._returned: queue.SimpleQueue[tuple[tuple[Chunk, ...], set[torch.device], object]] = (
@@ -136,9 +145,18 @@ class HostRegistry:
                 chunks = self._cover(start, stop, keeper)
                 for chunk in chunks:
                     chunk.leases += 1
-            return Lease(self, address, chunks, keeper)
+            lease = Lease(self, address, length_bytes, chunks, keeper)
+            self._leases.add(lease)
+            return lease
         finally:
             self._settle()
+
+    def wait_for_devices(self, address: int, length_bytes: int) -> None:
+        """Return when no device that sees a part of this range has anything left to do."""
+        stop = address + length_bytes
+        found = [each for each in list(self._leases) if each.address < stop and address < each.stop]
+        for device in {device for lease in found for device in lease.devices}:
+            self.runtime.synchronize(device)
 
     def _cover(self, start: int, stop: int, keeper: object) -> list[Chunk]:
         """Chunks that cover the pages from `start` to `stop`; the missing ones are registered."""
@@ -164,7 +182,7 @@ class HostRegistry:
         bisect.insort(self._chunks, chunk, key=lambda each: each.start)
 
     def _register(self, start: int, stop: int, added: list[Chunk]) -> None:
-        code = self.runtime.register(start, stop - start, PORTABLE | MAPPED)
+        code = self.runtime.register(start, stop - start, _flags_for(start, stop))
         if code == ALREADY_REGISTERED:
             self.runtime.clear_error()
             self._register_around_others(start, stop, added)
@@ -190,7 +208,7 @@ class HostRegistry:
                 runs.append((page, page + self.page_bytes, is_known))
         for first, last, is_known in runs:
             if not is_known:
-                code = self.runtime.register(first, last - first, PORTABLE | MAPPED)
+                code = self.runtime.register(first, last - first, _flags_for(first, last))
                 self._require_success("map", first, last, code)
             self._add(first, last, added, is_ours=not is_known)
 
@@ -270,6 +288,12 @@ class HostRegistry:
             self.runtime.describe(code),
         )
         return False
+
+
+def _flags_for(start: int, stop: int) -> int:
+    """How to register a range: what the process itself cannot write, a device must only read."""
+    flags = PORTABLE | MAPPED
+    return flags if is_writable(start, stop) else flags | READ_ONLY
 
 
 _FORKED = "Start processes that use CUDA with the spawn method."

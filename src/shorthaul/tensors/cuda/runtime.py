@@ -25,6 +25,7 @@ NOT_SUPPORTED = 801
 
 PORTABLE = 1  # seen by every device, not only by the current one
 MAPPED = 2
+READ_ONLY = 8  # pages that the process itself cannot write
 
 
 class CudaRuntime(Protocol):

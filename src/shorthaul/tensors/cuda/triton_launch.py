@@ -15,6 +15,7 @@ import triton
 import triton.language as tl
 
 from shorthaul.errors import RowArgumentError, RowIndexError
+from shorthaul.jit.launching.launch_grid import flat_grid
 from shorthaul.meter import record_launch
 from shorthaul.tensors.cuda.row_cache import DeviceRowCache
 from shorthaul.tensors.cuda.triton_gather import gather_kernel, reduce_kernel
@@ -126,7 +127,7 @@ def gather_rows(
     if not rows.is_widened:
         target = _as_words(out, vectors.word, len(ids) * vectors.vectors * vectors.words)
     unused = flag.position
-    gather_kernel[(triton.cdiv(len(ids), block_rows) * blocks,)](
+    gather_kernel[flat_grid("gather_kernel", triton.cdiv(len(ids), block_rows), blocks)](
         _table_words(rows, vectors),
         unused if rows.scales is None else rows.scales,
         *_cache_words(cache, vectors, unused),
@@ -167,7 +168,7 @@ def reduce_rows(
     vectors = _vectors_of(rows, out, word=rows.values.dtype)
     blocks = triton.cdiv(vectors.vectors, vectors.lanes)
     unused = flag.position
-    reduce_kernel[(segments * blocks,)](
+    reduce_kernel[flat_grid("reduce_kernel", segments, blocks)](
         _table_words(rows, vectors),
         unused if rows.scales is None else rows.scales,
         *_cache_words(cache, vectors, unused),

@@ -15,7 +15,9 @@ from typing import Any
 
 import torch
 
-from shorthaul.errors import PlacementError, ReadOnlyTensorError
+from shorthaul.errors import DeviceRoomError, PlacementError, ReadOnlyTensorError
+from shorthaul.jit.launching.device_guard import with_number
+from shorthaul.meter import record_move
 from shorthaul.tensors.dispatch.operand import Operand
 from shorthaul.tensors.dispatch.placement import choose_placement
 
@@ -43,6 +45,8 @@ _INDEXES: dict[str, tuple[int | str, ...]] = {
     "take_along_dim": (1,),
     "masked_select": (1,),
     "embedding": (1,),
+    "_embedding_bag": (1, 2),
+    "_embedding_bag_forward_only": (1, 2),
 }
 
 
@@ -105,8 +109,10 @@ def _run_written(
         value = kwargs.get(place) if isinstance(place, str) else _at(args, place)
         targets += [*_tensors([value])]
     for each in targets:
-        if isinstance(each, kind) and each.is_read_only:
-            raise ReadOnlyTensorError(facts.name, "read-only memory")
+        if isinstance(each, kind):
+            if each.is_read_only:
+                raise ReadOnlyTensorError(facts.name, "read-only memory")
+            each.wait_for_readers()
     if any(isinstance(each, kind) for each in targets):
         device = torch.device("cpu")
     else:
@@ -115,7 +121,7 @@ def _run_written(
         if operator is not _aten.copy_.default:  # which copies across devices itself
             args, kwargs = _moved(args, kwargs, _to_host)
     elif operator is not _aten.copy_.default:
-        args, kwargs = _moved(args, kwargs, _mover(kind, device))
+        args, kwargs = _moved(args, kwargs, _mover(kind, facts.name, device))
     with torch._C._DisableTorchDispatch():
         return operator(*args, **kwargs)
 
@@ -143,7 +149,7 @@ def _run_placed(
     kwargs: dict[str, Any],
     unified: Sequence[Operand],
 ) -> Any:
-    counted = [*_tensors(each for place, each in enumerate(args) if place not in facts.ignored)]
+    counted, followers = _split_indexes(facts, args)
     others = [each for each in (*counted, *_tensors(kwargs.values())) if not isinstance(each, kind)]
     accelerated = [each for each in others if each.device.type != "cpu"]
     scalars = sum(each.dim() == 0 and each.device.type == "cpu" for each in others)
@@ -157,27 +163,74 @@ def _run_placed(
     if placement is None:
         raise PlacementError(facts.name, sorted({str(each.device) for each in others}))
     if placement.compute == "device":
-        device = accelerated[0].device if accelerated else current_device()
-        assert device is not None
-        args, kwargs = _moved(args, kwargs, _mover(kind, device))
+        device = _choose_device([*accelerated, *followers])
+        if followers and any(each.seen_by(device) is None for each in unified):
+            # The CPU picks the rows, and they alone are copied.
+            result = _run_on_host(operator, args, kwargs)
+            _count_read([result], device, facts.name)
+            return _moved((result,), {}, lambda each: each.to(device))[0][0]
+        args, kwargs = _moved(args, kwargs, _mover(kind, facts.name, device))
     elif facts.ignored:
         args, kwargs = _moved(args, kwargs, _to_host)
     with torch._C._DisableTorchDispatch():
         result = operator(*args, **kwargs)
+    if placement.compute == "device":
+        _count_read([result] if followers else unified, device, facts.name)
     return _wrap(result, unified[0], is_new=True) if placement.output == "unified" else result
 
 
-def _mover(kind: type[Operand], device: torch.device) -> Callable[[Any], Any]:
-    """What takes unified tensors, and indexes that follow them, to `device`."""
+def _count_read(values: Any, device: torch.device, name: str) -> None:
+    read_bytes = sum(each.nbytes for each in _tensors(values))
+    record_move("memory", device.type, read_bytes, f"read by {name}")
+
+
+def _split_indexes(
+    facts: OperatorFacts, args: tuple[Any, ...]
+) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+    """The operands among the arguments by position, and the indexes, which follow the table."""
+    counted: list[torch.Tensor] = []
+    followers: list[torch.Tensor] = []
+    for place, each in enumerate(args):
+        (followers if place in facts.ignored else counted).extend(_tensors([each]))
+    return counted, followers
+
+
+def _choose_device(tensors: Sequence[torch.Tensor]) -> torch.device:
+    """The accelerator that one of the tensors lies on, or the current one."""
+    found = next((each.device for each in tensors if each.device.type != "cpu"), current_device())
+    assert found is not None
+    return with_number(found)
+
+
+def _run_on_host(operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    args, kwargs = _moved(args, kwargs, _to_host)
+    with torch._C._DisableTorchDispatch():
+        return operator(*args, **kwargs)
+
+
+def _mover(kind: type[Operand], name: str, device: torch.device) -> Callable[[Any], Any]:
+    """What gives an operator on `device` unified tensors, and indexes that follow them."""
 
     def move(tensor: torch.Tensor) -> torch.Tensor:
         if isinstance(tensor, kind):
-            with torch._C._DisableTorchDispatch():
-                return tensor.detach().to(device)
+            return _seen_or_copied(tensor, name, device)
         is_index = tensor.dtype in (torch.int64, torch.int32, torch.bool) and tensor.dim() > 0
         return tensor.to(device) if is_index and tensor.device.type == "cpu" else tensor
 
     return move
+
+
+def _seen_or_copied(tensor: Operand, name: str, device: torch.device) -> torch.Tensor:
+    """The values where they lie; where a GPU cannot read them there, a copy, if it has room for one."""
+    seen = tensor.seen_by(device)
+    if seen is not None:
+        return seen
+    if device.type == "cuda":
+        free_bytes, _ = torch.cuda.mem_get_info(device)
+        if tensor.nbytes > free_bytes:
+            raise DeviceRoomError(name, tensor.nbytes, free_bytes, str(device))
+    with torch._C._DisableTorchDispatch():
+        return tensor.detach().to(device)
 
 
 def _to_host(tensor: torch.Tensor) -> torch.Tensor:

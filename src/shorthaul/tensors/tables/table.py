@@ -181,6 +181,7 @@ class HostTable(RowTable):
         scales: torch.Tensor | None = None,
         dtype: torch.dtype | None = None,
         kind: Kind = "host",
+        memory: HostTable | None = None,
     ) -> None:
         if values.dim() == 0 or values.device.type != "cpu" or values.layout != torch.strided:
             raise RowArgumentError(
@@ -196,6 +197,7 @@ class HostTable(RowTable):
             )
         _require_scales(values, scales)
         self.kind = kind
+        self.memory = memory  # all bytes of the memory that it lies in, if others lie there too
         self.stored = StoredRows(values.detach(), dtype or values.dtype, scales)
         self.shape = tuple(values.shape)
         self.dtype = self.stored.dtype

@@ -18,6 +18,7 @@ from typing import Any
 import torch
 import triton
 
+from shorthaul.jit.launching.launch_grid import flat_grid
 from shorthaul.jit.python_module import load_module
 from shorthaul.relational.backends.run import WIDE, BackendPlan, PlanRun, kernel_name
 from shorthaul.relational.backends.triton import launch as triton_launch
@@ -186,7 +187,9 @@ class Run(PlanRun):
             return
         block = max(1, min(128, ELEMENTS_PER_PROGRAM // loop.widest))
         arguments = self._arguments(loop, outputs, rows)
-        self.plan.kernel(number)[(triton.cdiv(rows, block),)](*arguments, ROWS=block, **OPTIONS)
+        self.plan.kernel(number)[flat_grid(loop.name, triton.cdiv(rows, block))](
+            *arguments, ROWS=block, **OPTIONS
+        )
 
     def _run_buckets(self, number: int, work: RowLoop) -> None:
         """A program per row, of a size that its finer rows fill."""
@@ -229,7 +232,7 @@ class Run(PlanRun):
         loop = self.plan.loops[number]
         if len(rows) == 0:
             return
-        self.plan.kernel(number)[(len(rows),)](
+        self.plan.kernel(number)[flat_grid(loop.name, len(rows))](
             rows,
             pointers,
             pointers if members is None else members,

@@ -10,6 +10,7 @@ import torch
 import triton
 import triton.language as tl
 
+from shorthaul.jit.launching.launch_grid import flat_grid
 from shorthaul.relational.backends.run import WIDE
 from shorthaul.relational.backends.triton.products import (
     outer_kernel,
@@ -111,12 +112,10 @@ def launch_product(
     """out[row] = x[gather[row]] W[type of row]"""
     if out.numel() == 0:
         return
-    grid = (
-        len(tiles.owners),
-        triton.cdiv(constants["WIDTH"], constants["COLUMNS"]),
-        constants["HEADS"] * constants["INNER"],
-    )
-    product_kernel[grid](
+    count = len(tiles.owners)
+    columns = triton.cdiv(constants["WIDTH"], constants["COLUMNS"])
+    lanes = constants["HEADS"] * constants["INNER"]
+    product_kernel[flat_grid("product_kernel", count, columns, lanes)](
         tiles.limits,
         tiles.owners,
         tiles.limits if order is None else order,
@@ -124,6 +123,8 @@ def launch_product(
         x,
         weight,
         out,
+        count,
+        columns,
         HAS_ORDER=order is not None,
         HAS_GATHER=gather is not None,
         **constants,
@@ -149,13 +150,14 @@ def launch_outer(
         constants["WIDTH"], constants["COLUMNS"]
     )
     if count:
-        outer_kernel[(count, blocks, constants["HEADS"])](
+        outer_kernel[flat_grid("outer_kernel", count, blocks, constants["HEADS"])](
             tiles.limits,
             tiles.limits if order is None else order,
             *(tiles.limits if each is None else each for each in gathers),
             x,
             y,
             partial,
+            count,
             HAS_ORDER=order is not None,
             HAS_X=gathers[0] is not None,
             HAS_Y=gathers[1] is not None,
@@ -170,6 +172,7 @@ def sum_tiles(tiles: Tiles, partial: torch.Tensor, out: torch.Tensor) -> None:
     if size == 0 or len(out) == 0:
         return
     block = min(1024, round_up(size))
-    sum_tiles_kernel[(len(out), triton.cdiv(size, block))](
-        tiles.first, partial, out, SIZE=size, REAL=REALS[partial.dtype], BLOCK=block
+    grid = flat_grid("sum_tiles_kernel", len(out), triton.cdiv(size, block))
+    sum_tiles_kernel[grid](
+        tiles.first, partial, out, len(out), SIZE=size, REAL=REALS[partial.dtype], BLOCK=block
     )

@@ -36,20 +36,21 @@ def _find(gather, row, inside, HAS_GATHER: tl.constexpr):
 
 @triton.jit
 def product_kernel(
-    limits, owners, order, gather, x, w, out,
+    limits, owners, order, gather, x, w, out, TILES, COLUMN_BLOCKS,
     HAS_ORDER: tl.constexpr, HAS_GATHER: tl.constexpr, TURNED: tl.constexpr,
     HEADS: tl.constexpr, INNER: tl.constexpr, DEPTH: tl.constexpr, WIDTH: tl.constexpr,
     REAL: tl.constexpr, USES_DOT: tl.constexpr,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """out[row] = x[gather[row]] W[type of row], head by head."""
-    tile = tl.program_id(0)
-    lane = tl.program_id(2).to(tl.int64)  # which of HEADS * INNER vectors of a row
+    tile = tl.program_id(0) % TILES
+    rest = tl.program_id(0) // TILES
+    lane = (rest // COLUMN_BLOCKS).to(tl.int64)  # which of HEADS * INNER vectors of a row
     first, last = tl.load(limits + tile).to(tl.int64), tl.load(limits + tile + 1).to(tl.int64)
     matrix = (tl.load(owners + tile).to(tl.int64) * HEADS + lane // INNER) * DEPTH * WIDTH
     row, inside = _rows_of(order, first, last, ROWS, HAS_ORDER)
     source = (_find(gather, row, inside, HAS_GATHER) * HEADS * INNER + lane) * DEPTH
-    column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
+    column = rest % COLUMN_BLOCKS * COLUMNS + tl.arange(0, COLUMNS)
     is_column = column < WIDTH
     total = tl.zeros((ROWS, COLUMNS), dtype=REAL)
     for start in range(0, DEPTH, BLOCK):
@@ -74,18 +75,20 @@ def product_kernel(
 
 @triton.jit
 def outer_kernel(
-    limits, order, gather_x, gather_y, x, y, partial,
+    limits, order, gather_x, gather_y, x, y, partial, TILES,
     HAS_ORDER: tl.constexpr, HAS_X: tl.constexpr, HAS_Y: tl.constexpr,
     HEADS: tl.constexpr, INNER: tl.constexpr, DEPTH: tl.constexpr, WIDTH: tl.constexpr,
     REAL: tl.constexpr, USES_DOT: tl.constexpr,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """partial[tile] = the sum over the tile's rows of x^T y, head by head."""
-    tile = tl.program_id(0)
-    blocks = tl.cdiv(WIDTH, COLUMNS)
-    k = tl.program_id(1) // blocks * ROWS + tl.arange(0, ROWS)
-    column = tl.program_id(1) % blocks * COLUMNS + tl.arange(0, COLUMNS)
-    head = tl.program_id(2).to(tl.int64)
+    tile = (tl.program_id(0) % TILES).to(tl.int64)
+    rest = tl.program_id(0) // TILES
+    blocks: tl.constexpr = tl.cdiv(WIDTH, COLUMNS)
+    all_blocks: tl.constexpr = tl.cdiv(DEPTH, ROWS) * blocks
+    k = rest % all_blocks // blocks * ROWS + tl.arange(0, ROWS)
+    column = rest % blocks * COLUMNS + tl.arange(0, COLUMNS)
+    head = (rest // all_blocks).to(tl.int64)
     first, last = tl.load(limits + tile).to(tl.int64), tl.load(limits + tile + 1).to(tl.int64)
     total = tl.zeros((ROWS, COLUMNS), dtype=REAL)
     for start in range(first, last, BLOCK):
@@ -113,11 +116,11 @@ def outer_kernel(
 
 @triton.jit
 def sum_tiles_kernel(
-    first, partial, out, SIZE: tl.constexpr, REAL: tl.constexpr, BLOCK: tl.constexpr
+    first, partial, out, KINDS, SIZE: tl.constexpr, REAL: tl.constexpr, BLOCK: tl.constexpr
 ):
     """out[type] = the sum of partial[tile] over the type's tiles, in their order."""
-    kind = tl.program_id(0).to(tl.int64)
-    element = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    kind = (tl.program_id(0) % KINDS).to(tl.int64)
+    element = tl.program_id(0) // KINDS * BLOCK + tl.arange(0, BLOCK)
     mask = element < SIZE
     begin, end = tl.load(first + kind).to(tl.int64), tl.load(first + kind + 1).to(tl.int64)
     total = tl.zeros((BLOCK,), dtype=REAL)

@@ -1,0 +1,28 @@
+"""Kernels are launched on the current device: whoever launches makes that the one of the tensors."""
+
+from __future__ import annotations
+
+import contextlib
+
+import torch
+
+
+def computing_on(device: torch.device) -> contextlib.AbstractContextManager[object]:
+    """Make `device` the current one of its kind in this thread; nothing to do for the CPU.
+
+    >>> with computing_on(torch.device("cpu")):
+    ...     pass
+    """
+    return torch.cuda.device(device) if device.type == "cuda" else contextlib.nullcontext()
+
+
+def with_number(device: torch.device | str) -> torch.device:
+    """The device with its number: `cuda` is the current one of the thread that asks.
+
+    >>> with_number("cpu")
+    device(type='cpu')
+    """
+    device = torch.device(device)
+    if device.type != "cuda" or device.index is not None:
+        return device
+    return torch.device("cuda", torch.cuda.current_device())

@@ -1,0 +1,289 @@
+"""What users do on a GPU, from their call to the launch: on pretended devices, with the CPU's numbers as oracle.
+
+Run as a program, it prints one line of JSON for each route: its name, and what went wrong.
+"""
+
+# ruff: noqa: E402
+from tests.pretended_cuda.start import start
+
+start()
+
+import json
+import tempfile
+import threading
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from torch import nn
+from torch.nn import functional as F  # noqa: N812
+from torch.utils.flop_counter import FlopCounterMode
+
+import shorthaul as sh
+from shorthaul.errors import PlacementError
+from shorthaul.graphs import MiniBatchLoader, NeighborSampler, RelationalGraph
+from shorthaul.graphs.sampling.block_sums import reduce_block
+from shorthaul.settings import settings
+from tests.pretended_cuda.torch_cuda import events, launches
+
+OTHER = torch.device("cuda", 1)  # the current device is 0
+LARGEST_GRID = (2**31 - 1, 2**16 - 1, 2**16 - 1)
+ROUTES: list[Callable[[], None]] = []
+
+
+def route(function: Callable[[], None]) -> Callable[[], None]:
+    ROUTES.append(function)
+    return function
+
+
+def _graph() -> RelationalGraph:
+    draw = torch.Generator().manual_seed(0)
+    source, target = torch.randint(40, (2, 200), generator=draw)
+    return RelationalGraph.from_edges(
+        source, target, relation=torch.randint(3, (200,), generator=draw), num_nodes=40
+    )
+
+
+def _require_launched_on(device: int) -> None:
+    assert launches, "no kernel was launched"
+    assert {each.device for each in launches} == {device}
+    for each in launches:
+        assert all(size <= most for size, most in zip(each.grid, LARGEST_GRID, strict=False))
+
+
+@route
+def a_layer_runs_where_its_tensors_are() -> None:
+    graph, layer, x = _graph(), sh.relational.RGCNConv(8, 4, 3), torch.randn(40, 8)
+    expected = layer(x, graph)
+    expected.square().sum().backward()
+    gradients = [each.grad.clone() for each in layer.parameters()]
+    layer.zero_grad()
+    got = layer.to(OTHER)(x.to(OTHER), graph)
+    got.square().sum().backward()
+    torch.testing.assert_close(got.cpu(), expected)
+    for parameter, gradient in zip(layer.parameters(), gradients, strict=True):
+        torch.testing.assert_close(parameter.grad.cpu(), gradient)
+    _require_launched_on(1)
+
+
+@route
+def batches_come_to_the_current_device_and_layers_take_them() -> None:
+    graph, x, layer = _graph(), torch.randn(40, 8), sh.relational.RGCNConv(8, 4, 3)
+
+    def batches(device: str | None) -> MiniBatchLoader:
+        return MiniBatchLoader(
+            graph, sh.unified(x), batch_size=7, fan_outs=[3], device=device, prefetch=2
+        )
+
+    expected = [layer(each.features.cpu(), each.blocks[0]) for each in batches("cpu")]
+    layer = layer.to(OTHER)
+    torch.cuda.set_device(1)  # as every rank of DDP does; the loader's threads begin with 0
+    for batch, wanted in zip(batches("cuda"), expected, strict=True):
+        assert batch.features.device == batch.blocks[0].sources.device == OTHER
+        got = layer(batch.features, batch.blocks[0])
+        torch.testing.assert_close(got.cpu(), wanted)
+        got.sum().backward()
+    _require_launched_on(1)
+
+
+@route
+def a_block_is_indexed_where_it_lies() -> None:
+    graph, layer = _graph(), sh.relational.RGATConv(8, 4, 3, heads=2)
+    (block,) = NeighborSampler(graph, [-1]).sample(torch.arange(9)).blocks
+    x = torch.randn(block.num_sources, 8)
+    expected = layer(x, block)
+    got = layer.to(OTHER)(x.to(OTHER).requires_grad_(), block.to(OTHER))
+    torch.testing.assert_close(got.cpu(), expected)
+    got.sum().backward()
+    _require_launched_on(1)
+
+
+@route
+def modes_and_compiled_models_find_kernels() -> None:
+    graph, layer = _graph(), sh.relational.RGCNConv(8, 4, 3).to(OTHER)
+    x = torch.randn(40, 8).to(OTHER)
+    expected = layer(x, graph)
+    with FlopCounterMode(display=False):
+        got = layer(x, graph)
+        got.sum().backward()
+    torch.testing.assert_close(got, expected)
+    compiled = torch.compile(layer, backend="aot_eager")(x, graph)
+    compiled.sum().backward()
+    torch.testing.assert_close(compiled, expected)
+
+
+@route
+def sums_over_blocks_have_a_kernel_with_a_gradient() -> None:
+    (block,) = NeighborSampler(_graph(), [-1]).sample(torch.arange(5)).blocks
+    x = torch.randn(block.num_sources, 6, requires_grad=True)
+    on_device = x.detach().to(OTHER).requires_grad_()
+    moved = block.to(OTHER)
+    for is_mean in (False, True):
+        expected = reduce_block(x, block.pointers, block.sources, is_mean)
+        got = reduce_block(on_device, moved.pointers, moved.sources, is_mean)
+        torch.testing.assert_close(got.cpu(), expected)
+        expected.square().sum().backward()
+        got.square().sum().backward()
+    torch.testing.assert_close(on_device.grad.cpu(), x.grad)
+
+
+@route
+def convolutions_run_where_their_tensors_are() -> None:
+    x, weight = torch.randn(2, 4, 8, 8), torch.randn(6, 2, 3, 3)
+    given = [each.clone().requires_grad_() for each in (x, weight)]
+    expected = F.conv2d(*given, padding=1, groups=2)
+    expected.square().sum().backward()
+    with settings.override(kernels="generated"):
+        moved = [each.to(OTHER).requires_grad_() for each in (x, weight)]
+        got = sh.conv2d(*moved, padding=1, groups=2)
+        got.square().sum().backward()
+    torch.testing.assert_close(got.cpu(), expected, rtol=1e-4, atol=1e-4)
+    for one, other in zip(moved, given, strict=True):
+        torch.testing.assert_close(one.grad.cpu(), other.grad, rtol=1e-4, atol=1e-3)
+    _require_launched_on(1)
+
+
+@route
+def an_offloaded_step_is_bit_equal_however_it_is_packed() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 64), nn.GELU()).to(OTHER)
+    x = torch.randn(256, 64).to(OTHER)
+    model(x).sum().backward()
+    expected = [each.grad.clone() for each in model.parameters()]
+    for compress in (None, "auto", "lz4"):
+        with tempfile.TemporaryDirectory() as directory:
+            offload = sh.offload_activations(
+                directory, minimum_bytes=1024, policy="all", compress=compress
+            )
+            for _ in range(4):
+                model.zero_grad()
+                with offload:
+                    model(x).sum().backward()
+                for parameter, wanted in zip(model.parameters(), expected, strict=True):
+                    assert torch.equal(parameter.grad, wanted)
+            assert offload.report().counts.offloaded > 0
+            offload.close()
+
+
+@route
+def operators_read_tables_where_they_lie() -> None:
+    plain, ids, offsets = torch.randn(100, 8), [3, 99, 0], [0, 2]
+    rows, starts = torch.tensor(ids, device=OTHER), torch.tensor(offsets, device=OTHER)
+    u = sh.unified(plain)
+    with sh.meter() as moved:
+        found = {
+            "embedding": (F.embedding(rows, u), plain[ids]),
+            "index_select": (u.index_select(0, rows), plain[ids]),
+            "part of rows": (u[rows, :4], plain[ids, :4]),
+            "embedding_bag": (
+                F.embedding_bag(rows, u, starts),
+                F.embedding_bag(torch.tensor(ids), plain, torch.tensor(offsets)),
+            ),
+        }
+    for name, (got, expected) in found.items():
+        assert got.device == OTHER, name
+        torch.testing.assert_close(got.cpu(), expected, msg=name)
+    read_bytes = sum(each.bytes for (_, to, _), each in moved.moved.items() if to == "cuda")
+    assert 0 < read_bytes < plain.nbytes, "rows were read, not the table"
+    whole = u * 2
+    assert whole.device.type == "cuda"
+    torch.testing.assert_close(whole.cpu(), plain * 2)
+    try:
+        u + torch.ones(100, 8) + torch.ones(100, 8, device=OTHER)
+    except (PlacementError, RuntimeError):
+        return
+    raise AssertionError("operands of two places were added")
+
+
+@route
+def the_mapping_of_a_table_serves_its_slices() -> None:
+    plain = torch.randn(3000, 8)
+    u = sh.unified(plain)
+    for first in range(0, 50, 10):
+        part = u[first:]
+        assert torch.equal(part[torch.tensor([1, -1])].cpu(), plain[first:][[1, -1]])
+        del part
+    registered = [each for each in events if each[0] == "register"]
+    assert len(registered) == 1, registered
+    assert not [each for each in events if each[0] == "synchronize device"]
+
+
+@route
+def writing_waits_for_those_who_read() -> None:
+    u = sh.unified(torch.zeros(100, 8))
+    u.scatter_(torch.tensor([1]), torch.ones(1, 8))
+    assert not [each for each in events if each[0] == "synchronize device"], "nobody reads yet"
+    for write in (
+        lambda: u.scatter_(torch.tensor([1]), torch.ones(1, 8)),
+        lambda: u[1:].add_(1),
+        lambda: u[:2].scatter_(torch.tensor([1]), torch.ones(1, 8)),
+    ):
+        u.gather(torch.tensor([1]), device=OTHER)
+        events.clear()
+        write()
+        assert ("synchronize device", 1) in events
+
+
+@route
+def memory_that_is_read_only_is_registered_so() -> None:
+    with tempfile.TemporaryDirectory() as directory:
+        path = Path(directory) / "rows.bin"
+        path.write_bytes(bytes(range(256)) * 64)
+        import numpy as np
+
+        rows = np.memmap(path, np.uint8, "r", shape=(64, 256))
+        u = sh.unified(rows)
+        assert torch.equal(u[torch.tensor([5])].cpu(), torch.arange(256).to(torch.uint8)[None])
+        flags = [each[3] for each in events if each[0] == "register"]
+        assert flags == [1 | 2 | 8], flags
+
+
+@route
+def every_thread_has_its_own_current_device() -> None:
+    u, found = sh.unified(torch.randn(100, 8)), []
+
+    def gather() -> None:
+        torch.cuda.set_device(1)
+        found.append(u[torch.tensor([1])].device)
+
+    thread = threading.Thread(target=gather)
+    thread.start()
+    thread.join()
+    assert found == [OTHER]
+    assert u[torch.tensor([1])].device == torch.device("cuda", 0)
+
+
+@route
+def batches_return_to_the_host_before_they_are_read() -> None:
+    (block,) = NeighborSampler(_graph(), [2]).sample(torch.arange(5)).blocks
+    asked: list[bool] = []
+    to = torch.Tensor.to
+
+    def watched(self: torch.Tensor, *args: object, **options: object) -> torch.Tensor:
+        asked.append(bool(options.get("non_blocking")))
+        return to(self, *args, **options)
+
+    torch.Tensor.to = watched  # type: ignore[assignment,method-assign]
+    try:
+        block.to(OTHER).to("cpu")
+    finally:
+        torch.Tensor.to = to  # type: ignore[method-assign]
+    assert asked == [True] * 4 + [False] * 4
+
+
+def _run(each: Callable[[], None]) -> str:
+    launches.clear()
+    events.clear()
+    torch.cuda.set_device(0)
+    torch.manual_seed(0)
+    try:
+        each()
+    except Exception:
+        return traceback.format_exc()
+    return ""
+
+
+if __name__ == "__main__":
+    for function in ROUTES:
+        print(json.dumps({"name": function.__name__, "problem": _run(function)}), flush=True)
