@@ -19,13 +19,14 @@ import os
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 from rich.table import Table
 
+from shorthaul.metric_formats import Metric, Point, format_opentelemetry, format_prometheus
 from shorthaul.units import format_bytes, format_seconds
 
 
@@ -122,6 +123,66 @@ class Meter:
             "compiles": dict(sorted(self.compiles.items())),
             "peak_resident_bytes": self.peak_resident_bytes,
         }
+
+    def summary(self) -> str:
+        """One line, for logs."""
+        parts = [
+            f"{format_bytes(self.read_bytes)} read",
+            f"{format_bytes(self.written_bytes)} written",
+            f"{format_bytes(self.peak_kept_bytes)} kept at the peak",
+            f"{format_seconds(sum(self.stall_seconds.values()))} waited",
+        ]
+        peak_bytes = self.peak_resident_bytes
+        if peak_bytes is not None:
+            parts.append(f"peak resident memory {format_bytes(peak_bytes)}")
+        return ", ".join(parts)
+
+    def to_prometheus(self) -> str:
+        """The same as Prometheus's text, for a scrape or a file of the node exporter."""
+        return format_prometheus(self._metrics())
+
+    def to_opentelemetry(self) -> dict[str, Any]:
+        """The same as OpenTelemetry's JSON, which a collector takes at `/v1/metrics`."""
+        began_at = time.time() - (time.perf_counter() - self._began_at)
+        return format_opentelemetry(
+            self._metrics(),
+            start_nanoseconds=int(began_at * 1e9),
+            now_nanoseconds=int((began_at + self.seconds) * 1e9),
+        )
+
+    def _metrics(self) -> list[Metric]:
+        def journeys(of: Callable[[Tally], int]) -> tuple[Point, ...]:
+            names = ("source", "target", "why")
+            return tuple(
+                Point(of(tally), tuple(zip(names, journey, strict=True)))
+                for journey, tally in sorted(self.moved.items())
+            )
+
+        def by(label: str, figures: Mapping[str, float]) -> tuple[Point, ...]:
+            return tuple(Point(value, ((label, key),)) for key, value in sorted(figures.items()))
+
+        metrics = [
+            Metric("moved_bytes", "By", "Bytes moved.", True, journeys(lambda each: each.bytes)),
+            Metric("moves", "1", "Events of moving.", True, journeys(lambda each: each.times)),
+            Metric("kept_bytes", "By", "Bytes held now.", False, by("why", self.kept_bytes)),
+            Metric(
+                "peak_kept_bytes",
+                "By",
+                "The most bytes held at a time.",
+                False,
+                (Point(self.peak_kept_bytes),),
+            ),
+            Metric("stall_seconds", "s", "Time waited.", True, by("why", self.stall_seconds)),
+            Metric("launches", "1", "Kernels called.", True, by("kernel", self.launches)),
+            Metric("compiles", "1", "Kernels compiled.", True, by("kernel", self.compiles)),
+        ]
+        peak_bytes = self.peak_resident_bytes
+        if peak_bytes is not None:
+            meaning = "The most memory that was resident at a time."
+            metrics.append(
+                Metric("peak_resident_bytes", "By", meaning, False, (Point(peak_bytes),))
+            )
+        return [each for each in metrics if each.points]
 
     def table(self) -> Table:
         """The same as a table for `rich.print`."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -66,6 +67,8 @@ def test_a_program_runs_as_printed(
             if "pyg-lib" in str(error):  # PyG's own loaders need it
                 pytest.skip(str(error))
             raise
+        finally:
+            logging.getLogger("shorthaul").setLevel(logging.NOTSET)
 
 
 def test_nearly_every_page_shows_a_program() -> None:

@@ -21,8 +21,11 @@ LAYERS = (
         "whole_file",
         "errors",
         "settings",
+        "announcements",
         "fallbacks",
         "interrupts",
+        "metric_formats",
+        "report_table",
         "meter",
         "explain",
         "module_swap",
@@ -41,8 +44,9 @@ NEIGHBORS = {
     "errors": {"units"},
     "dtypes": {"errors"},
     "settings": {"errors", "host_memory", "units"},
-    "meter": {"units"},
+    "meter": {"metric_formats", "units"},
     "explain": {"errors"},
+    "announcements": {"settings"},
     "datasets": {"graphs"},  # one of them is a graph
     "graphs": {"tensors"},  # features, and indexes on disk, are tables of rows
     "storage": {"jit"},  # the io_uring engine's ring is a generated kernel

@@ -22,6 +22,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import functools
 import hashlib
 import json
 import logging
@@ -36,6 +37,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from shorthaul.announcements import announce
 from shorthaul.errors import CacheOwnershipError, CompileError
 from shorthaul.jit.private_cache import private_directory, why_unwritable
 from shorthaul.jit.source import CppSource
@@ -278,6 +280,8 @@ def _compile(source: CppSource, toolchain: Toolchain, work: Path, name: str) -> 
     script, log = work / "compile.sh", work / "compile.log"
     script.write_text(f'#!/bin/sh\ncd "$(dirname "$0")" && LC_ALL=C {shlex.join(command)}\n')
     script.chmod(0o700)
+    if toolchain.is_zig:
+        _announce_zig()
     started = time.perf_counter()
     if run_compiler(command, log) != 0:
         said = log.read_text(errors="replace")
@@ -285,6 +289,11 @@ def _compile(source: CppSource, toolchain: Toolchain, work: Path, name: str) -> 
         first_error = first[0].strip() if first else said[:500].strip() or "(no output)"
         raise CompileError(toolchain.version, name, work / "kernel.cpp", script, first_error)
     return time.perf_counter() - started
+
+
+@functools.cache  # its library is built once, and kept in a cache of its own
+def _announce_zig() -> None:
+    announce("the zig compiler builds its C++ library before its first kernel: half a minute, once")
 
 
 def _removed(path: Path) -> FileNotFoundError:

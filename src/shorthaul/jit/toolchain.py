@@ -57,6 +57,11 @@ class Toolchain:
         """Everything besides the source that a shared object depends on."""
         return "\n".join((*self.command, self.version, *FLAGS, str(self.processor)))
 
+    @property
+    def is_zig(self) -> bool:
+        """Whether it is the `ziglang` package, whose first use takes long."""
+        return "ziglang" in self.command
+
     def compile_command(self, source: str, output: str, flags: Sequence[str]) -> tuple[str, ...]:
         """The exact command that turns `source` into the shared object `output`.
 

@@ -15,8 +15,10 @@ from torch.utils import _pytree as pytree
 from torch.utils.checkpoint import checkpoint
 
 from shorthaul.errors import InPlaceChangeError, SpoolFullError, StorageError
+from shorthaul.host_memory import resident_bytes
 from shorthaul.interrupts import deferred_interrupts
 from shorthaul.jit.outside_graphs import outside_graphs
+from shorthaul.meter import read_peak_resident_bytes
 from shorthaul.offload.drive.endurance import WearLimit, estimate_bytes_per_day
 from shorthaul.offload.drive.spool import BLOCK_BYTES
 from shorthaul.offload.policy import regions
@@ -379,6 +381,8 @@ class ActivationOffload(contextlib.ContextDecorator):
                 gradient_error=self._gradient_error,
                 drive=self.wear.ledger.device.name,
                 drive_written_bytes=written.total_bytes,
+                resident_bytes=resident_bytes(),
+                peak_resident_bytes=read_peak_resident_bytes(),
                 drive_days_left=self.wear.endurance.days_left(
                     bytes_per_day=per_day, written_bytes=written.total_bytes
                 ),

@@ -9,6 +9,7 @@ from typing import Any
 from rich.table import Table
 
 from shorthaul.offload.saved.counts import Counts
+from shorthaul.report_table import layer_table
 from shorthaul.units import format_bytes, format_seconds
 
 
@@ -29,6 +30,8 @@ class OffloadReport:
     gradient_error: float | None  # relative, by a lossy codec; None where it was not measured
     drive: str  # the device
     drive_written_bytes: int  # in all runs
+    resident_bytes: int  # of the process, now
+    peak_resident_bytes: int | None  # the most at a time; None where the kernel does not tell
     drive_days_left: float | None  # at the present rate; None where the rating is not known
 
     def to_dict(self) -> dict[str, Any]:
@@ -44,21 +47,26 @@ class OffloadReport:
         return (
             f"at most {format_bytes(counts.peak_live_bytes)} of activations live instead of "
             f"{format_bytes(counts.peak_saved_bytes)}, {format_bytes(counts.written_bytes)} written, "
-            f"{format_bytes(counts.read_bytes)} read, {format_seconds(counts.stall_seconds)} waited"
+            f"{format_bytes(counts.read_bytes)} read, {format_seconds(counts.stall_seconds)} waited; "
+            f"{format_bytes(self.resident_bytes)} resident"
         )
 
     def table(self) -> Table:
         """The same as a table for `rich.print`."""
         counts = self.counts
-        table = Table(title=f"offloaded activations (policy: {self.policy})")
-        table.add_column("what")
-        table.add_column("tensors", justify="right")
-        table.add_column("amount", justify="right")
+        table = layer_table(
+            f"offloaded activations, policy {self.policy}: {self.summary()}",
+            "what",
+            "tensors",
+            "amount",
+            numbers=frozenset({"tensors", "amount"}),
+        )
         rows: list[tuple[str, int | None, str]] = [
             ("peak in memory if all were kept", None, format_bytes(counts.peak_saved_bytes)),
             ("peak in memory", None, format_bytes(counts.peak_live_bytes)),
             ("peak with free buffers", None, format_bytes(counts.peak_mapped_bytes)),
             ("in memory now", None, format_bytes(self.live_bytes)),
+            ("the process, resident now", None, format_bytes(self.resident_bytes)),
             ("on disk now", None, format_bytes(self.disk_bytes)),
             ("offloaded", counts.offloaded, format_bytes(counts.offloaded_bytes)),
             ("kept", counts.kept, format_bytes(counts.kept_bytes)),
@@ -77,6 +85,9 @@ class OffloadReport:
             ("waited for", None, format_seconds(counts.stall_seconds)),
             (f"below {format_bytes(self.minimum_bytes)}, left alone", self.small_count, ""),
         ]
+        if self.peak_resident_bytes is not None:
+            peak = format_bytes(self.peak_resident_bytes)
+            rows.insert(5, ("the process, resident at its peak", None, peak))
         rows += [(f"left alone: {why}", times, "") for why, times in counts.left_alone.items()]
         rows += self._packing_rows()
         if counts.kept_and_written:

@@ -2,6 +2,7 @@
 
 import copy
 import io
+import json
 import pickle
 
 import pytest
@@ -94,7 +95,7 @@ def test_a_fold_is_told_and_measured() -> None:
     for each in report.layers:
         assert each.choices["inference"].origin in ("measured", "remembered")
     console = Console(width=200, record=True, file=io.StringIO())
-    console.print(report.table())
+    console.print(report.table(details=True))
     text = console.export_text()
     assert "stem.0" in text
     assert "times faster" in text
@@ -152,7 +153,8 @@ def test_others_are_left_alone_with_a_reason() -> None:
     assert [each.name for each in report.layers] == ["3"]
     console = Console(width=200, record=True, file=io.StringIO())
     console.print(report.table())
-    assert console.export_text().count("left alone") == 3
+    assert console.export_text().count("left alone") == 1 + 3  # summed up, then one by one
+    assert json.loads(json.dumps(report.to_dict()))["left_alone"] == report.left_alone
 
 
 def test_a_model_that_is_itself_a_convolution() -> None:

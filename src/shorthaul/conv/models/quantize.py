@@ -29,6 +29,7 @@ from shorthaul.conv.layer import Conv1d, Conv2d, Conv3d, WindowOrderLayer
 from shorthaul.conv.problem.arguments import drop_dimensions, expand_dimensions
 from shorthaul.errors import ConvolutionError, KernelPendingError
 from shorthaul.jit.operators import is_plain
+from shorthaul.report_table import layer_table
 from shorthaul.units import format_bytes
 
 LARGEST = 127  # symmetric: -128 is not used, so that a weight and its negative round alike
@@ -138,11 +139,17 @@ class QuantizationReport:
     layers: tuple[QuantizedLayer, ...]
     headings: ClassVar[tuple[str, ...]] = ("layer", "before", "after", "largest error")
 
+    def summary(self) -> str:
+        """One line, for logs."""
+        before, after = (
+            format_bytes(sum(getattr(each, name) for each in self.layers))
+            for name in ("bytes_before", "bytes_after")
+        )
+        return f"{len(self.layers):,} convolutions with int8 weights: {before} before, {after} now"
+
     def table(self) -> Table:
-        """A table for `rich.print`."""
-        table = Table(title="int8 weights")
-        for heading in self.headings:
-            table.add_column(heading, justify="left" if heading == "layer" else "right")
+        """A table for `rich.print`, which fits 80 columns."""
+        table = layer_table(self.summary(), *self.headings, numbers=frozenset(self.headings[1:]))
         for each in self.layers:
             sizes = (format_bytes(each.bytes_before), format_bytes(each.bytes_after))
             table.add_row(each.name, *sizes, f"{each.error:.2%}")

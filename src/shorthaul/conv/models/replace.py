@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import functools
 import warnings
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -45,6 +46,7 @@ from shorthaul.jit.compiling.pool import compilers
 from shorthaul.jit.compiling.progress import progress_on_terminal
 from shorthaul.jit.runtime import kernel_threads
 from shorthaul.module_swap import Swap, swap_class
+from shorthaul.report_table import layer_table
 from shorthaul.settings import settings
 from shorthaul.units import format_bytes
 
@@ -261,24 +263,51 @@ class ReplacementReport:
     left_alone: dict[str, str]  # name -> reason
     _swaps: list[Swap] = field(repr=False)
 
-    def table(self) -> Table:
-        """A table for `rich.print`."""
-        table = Table(title="convolutions")
-        for heading in (
-            "layer", "problem", "chosen", "times faster", "schedule", "workspace", "note",
-        ):  # fmt: skip
-            is_number = heading in ("times faster", "workspace")
-            table.add_column(heading, justify="right" if is_number else "left")
+    def summary(self) -> str:
+        """One line, for logs."""
+        chosen = Counter(each.describe_choice()[0] for each in self.layers)
+        parts = [f"{times:,} {what}" for what, times in chosen.most_common()]
+        if self.left_alone:
+            parts.append(f"{len(self.left_alone):,} left alone")
+        return f"{len(self.layers) + len(self.left_alone):,} convolutions: {', '.join(parts)}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, for JSON."""
+        layers = [
+            {
+                "layer": each.name,
+                "problem": None if each.problem is None else each.problem.describe(),
+                "chosen": {mode: choice.name for mode, choice in each.choices.items()},
+                "seconds": {mode: dict(choice.seconds) for mode, choice in each.choices.items()},
+                "schedule": each.describe_schedule(),
+                "workspace_bytes": each.workspace_bytes(),
+                "note": each.note,
+            }
+            for each in self.layers
+        ]
+        return {"layers": layers, "left_alone": dict(self.left_alone)}
+
+    def table(self, details: bool = False) -> Table:
+        """A table for `rich.print`, which fits 80 columns.
+
+        Args:
+            details: Whether each layer's problem, schedule and workspace stand below its name
+                (default False).
+        """
+        has_notes = bool(self.left_alone) or any(each.note for each in self.layers)
+        headings = ("layer", "chosen", "times faster", *(("note",) if has_notes else ()))
+        table = layer_table(self.summary(), *headings, numbers=frozenset({"times faster"}))
         for each in self.layers:
-            chosen, ratio = each.describe_choice()
-            problem = "" if each.problem is None else each.problem.describe()
+            lines = [each.name]
             workspace_bytes = each.workspace_bytes()
-            workspace = "" if workspace_bytes is None else format_bytes(workspace_bytes)
-            table.add_row(
-                each.name, problem, chosen, ratio, each.describe_schedule(), workspace, each.note
-            )
+            if details and each.problem is not None:
+                lines += [each.problem.describe(), each.describe_schedule()]
+            if details and workspace_bytes is not None:
+                lines.append(f"workspace {format_bytes(workspace_bytes)}")
+            notes = (each.note,) if has_notes else ()
+            table.add_row("\n  ".join(filter(None, lines)), *each.describe_choice(), *notes)
         for name, reason in self.left_alone.items():
-            table.add_row(name, "", "left alone", "", "", "", reason)
+            table.add_row(name, "left alone", "", reason)
         return table
 
     def revert(self) -> None:

@@ -33,6 +33,7 @@ from shorthaul.relational.layers import (
     SAGEConv,
     TransformerConv,
 )
+from shorthaul.report_table import layer_table
 
 _PACKAGES = {"torch_geometric": "PyG", "dgl": "DGL"}
 _STATE = frozenset(vars(nn.Module()))  # what every module has: parameters, hooks, training
@@ -61,11 +62,18 @@ class AccelerationReport:
     left: dict[str, str]  # name -> why
     _swaps: list[Swap] = field(repr=False)
 
+    def summary(self) -> str:
+        """One line, for logs."""
+        return f"{len(self.swapped):,} graph layers compiled, {len(self.left):,} left as they were"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, for JSON."""
+        swapped = [{"layer": each.name, "was": each.was, "now": each.now} for each in self.swapped]
+        return {"swapped": swapped, "left": dict(self.left)}
+
     def table(self) -> Table:
-        """A table for `rich.print`."""
-        table = Table(title="graph layers")
-        for heading in ("layer", "was", "now", "why it was left"):
-            table.add_column(heading)
+        """A table for `rich.print`, which fits 80 columns."""
+        table = layer_table(self.summary(), "layer", "was", "now", "why it was left")
         for each in self.swapped:
             table.add_row(each.name, each.was, each.now, "")
         modules = dict(self.model.named_modules())
