@@ -1,9 +1,13 @@
 """The memory that a process may use, as its control groups say."""
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
-from shorthaul.host_memory import resident_bytes, usable_bytes
+import pytest
+
+from shorthaul.host_memory import resident_bytes, return_large_blocks, usable_bytes
 
 PHYSICAL = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
@@ -39,3 +43,34 @@ def test_what_is_resident_is_less_than_what_there_is_and_grows() -> None:
     before_bytes = resident_bytes()
     held = bytearray(b"x") * 2**26
     assert before_bytes + len(held) // 2 < resident_bytes() < PHYSICAL
+
+
+KEEPING = """
+import sys, torch
+from shorthaul.host_memory import resident_bytes, return_large_blocks
+
+torch.empty(16 * 2**20, dtype=torch.uint8).fill_(1)  # freed: what is smaller is now kept
+if sys.argv[1] == "returned":
+    assert return_large_blocks()
+blocks = [torch.empty(4 * 2**20, dtype=torch.uint8).fill_(1) for _ in range(16)]
+full_bytes = resident_bytes()
+del blocks[::2], blocks[:-1]  # the last one holds the heap's end
+print(full_bytes - resident_bytes())
+"""
+
+
+@pytest.mark.parametrize("name", ["kept", "returned"])
+def test_large_blocks_go_back_when_they_are_freed(name: str) -> None:
+    environment = {k: v for k, v in os.environ.items() if k != "GLIBC_TUNABLES"}
+    words = (sys.executable, "-c", KEEPING, name)
+    done = subprocess.run(words, env=environment, capture_output=True, text=True, check=True)
+    freed_bytes = int(done.stdout)
+    if name == "returned":
+        assert freed_bytes > 50 * 2**20
+    else:
+        assert freed_bytes < 10 * 2**20
+
+
+def test_what_the_user_has_set_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GLIBC_TUNABLES", "glibc.malloc.check=0")
+    assert not return_large_blocks()

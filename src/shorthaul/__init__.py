@@ -23,6 +23,7 @@ if typing.TYPE_CHECKING:
         relational,
         tensors,
     )
+    from shorthaul.advice import Advice, advise, apply, fit
     from shorthaul.conv import (
         Conv1d,
         Conv2d,
@@ -51,6 +52,7 @@ if typing.TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "Advice",
     "Conv1d",
     "Conv2d",
     "Conv3d",
@@ -61,6 +63,8 @@ __all__ = [
     "RelationalGraph",
     "UnifiedTensor",
     "__version__",
+    "advise",
+    "apply",
     "conv",
     "conv1d",
     "conv2d",
@@ -73,6 +77,7 @@ __all__ = [
     "enable_unified_device",
     "errors",
     "explain",
+    "fit",
     "graphs",
     "integrations",
     "jit",
@@ -94,6 +99,10 @@ __all__ = [
 # Names that need torch, with the module each comes from. They are imported at their first use:
 # torch takes two seconds, and `shorthaul --help` shall answer at once.
 _NEEDS_TORCH = {
+    "Advice": "shorthaul.advice",
+    "advise": "shorthaul.advice",
+    "apply": "shorthaul.advice",
+    "fit": "shorthaul.advice",
     "Conv1d": "shorthaul.conv",
     "Conv2d": "shorthaul.conv",
     "Conv3d": "shorthaul.conv",

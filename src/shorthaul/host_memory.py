@@ -7,12 +7,15 @@ True
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
 _GROUPS = Path("/proc/self/cgroup")
 _MOUNT = Path("/sys/fs/cgroup")
+_MMAP_THRESHOLD = -3  # M_MMAP_THRESHOLD of malloc.h
+_LARGE_BLOCK_BYTES = 2**20
 
 
 def usable_bytes(groups: Path = _GROUPS, mount: Path = _MOUNT) -> int:
@@ -25,6 +28,27 @@ def resident_bytes() -> int:
     """What of this process lies in memory now."""
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+def give_memory_back() -> None:
+    """Return to the system what the C library keeps though nobody uses it, where it can."""
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).malloc_trim(0)
+
+
+def return_large_blocks() -> bool:
+    """Have blocks of at least 1 MiB go back to the system when they are freed, from now on.
+
+    By itself, glibc raises the size from which it does so to that of the largest block that was freed,
+    and keeps what is smaller: memory that training freed then stays resident. What the user has set in
+    the environment stays. Returns whether the C library took it.
+    """
+    if any(name in os.environ for name in ("GLIBC_TUNABLES", "MALLOC_MMAP_THRESHOLD_")):
+        return False
+    try:
+        return bool(ctypes.CDLL(None).mallopt(_MMAP_THRESHOLD, _LARGE_BLOCK_BYTES))
+    except (OSError, AttributeError):
+        return False
 
 
 def _read_limits(groups: Path, mount: Path) -> Iterator[int]:

@@ -39,6 +39,7 @@ from shorthaul.errors import (
     MissingPackageError,
     MissingTableError,
     NoCompilerError,
+    NoFitError,
     NoNegativeError,
     OffloadBudgetError,
     PartFileError,
@@ -212,6 +213,13 @@ GOLDEN: dict[ShorthaulError, str] = {
         "  resident now 512.0 MiB, gradients 256.0 MiB, activations needed at once 0 B; a tenth of it "
         "is for temporaries.\n"
         "  Raise `memory` to 2,147,483,648 or more, or lower the batch size."
+    ),
+    NoFitError(2**20, 2**21, "with 2 micro-batches", {"gradients": 2**19, "work space": 0}): (
+        "no plan fits 1.0 MiB (1,048,576 bytes) of memory: the least that was found is 2.0 MiB "
+        "(2,097,152 bytes), with 2 micro-batches.\n"
+        "  It holds: gradients 512.0 KiB, work space 0 B.\n"
+        "  Raise `memory` to 2,097,152 or more, lower the batch size, or take an optimizer\n"
+        "  with smaller states."
     ),
     OffloadBudgetError(2**21, 2**20, "by one layer"): (
         "the budget of 1.0 MiB (1,048,576 bytes) is too small: "

@@ -34,7 +34,7 @@ LAYERS = (
     ("tensors", "graphs", "datasets"),
     ("relational", "offload", "conv"),
     ("distributed",),
-    ("advise",),
+    ("advice",),
     ("integrations",),
     ("cli",),
     ("__main__",),

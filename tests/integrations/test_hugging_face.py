@@ -247,7 +247,9 @@ def test_a_training_broken_off_between_steps_is_ended_by_the_next(transformers, 
 
 
 def test_memory_makes_the_budget(transformers, tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr("shorthaul.integrations.memory_shares.resident_bytes", lambda: 50 * 2**20)
+    monkeypatch.setattr(
+        "shorthaul.advice.watching.memory_shares.resident_bytes", lambda: 50 * 2**20
+    )
     plain = make_trainer(transformers, tmp_path / "plain")
     plain.train()
     callback = make_callback(tmp_path, memory="60MiB", minimum_bytes=1024)
@@ -266,7 +268,9 @@ def test_memory_makes_the_budget(transformers, tmp_path, monkeypatch) -> None:
 def test_what_does_not_fit_is_an_error_that_names_the_least(
     transformers, tmp_path, monkeypatch
 ) -> None:
-    monkeypatch.setattr("shorthaul.integrations.memory_shares.resident_bytes", lambda: 50 * 2**20)
+    monkeypatch.setattr(
+        "shorthaul.advice.watching.memory_shares.resident_bytes", lambda: 50 * 2**20
+    )
     callback = make_callback(tmp_path, memory="50MiB")
     trainer = make_trainer(transformers, tmp_path / "ours", callback, max_steps=1)
     with pytest.raises(ProcessMemoryError, match="resident now 50") as caught:

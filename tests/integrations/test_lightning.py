@@ -179,7 +179,7 @@ def test_after_an_exception_nothing_is_left(lightning, tmp_path) -> None:
 
 
 def test_memory_makes_the_budget(lightning, tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr("shorthaul.integrations.memory_shares.resident_bytes", lambda: 50 * 2**20)
+    monkeypatch.setattr("shorthaul.advice.watching.memory_shares.resident_bytes", lambda: 50 * 2**20)
     callback = make_callback(tmp_path, memory="60MiB")
     ours = make_module(lightning)
     make_trainer(lightning, tmp_path, callback).fit(ours, make_loader())

@@ -97,7 +97,7 @@ def test_graph_layers_are_accelerated(watch) -> None:
 
 
 def test_offloading_covers_calls_and_errors_name_the_memory(watch, tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr("shorthaul.integrations.memory_shares.resident_bytes", lambda: 2**20)
+    monkeypatch.setattr("shorthaul.advice.watching.memory_shares.resident_bytes", lambda: 2**20)
     models = watch(offloads=True, memory_bytes=2**30, directory=str(tmp_path))
     net = nn.Sequential(nn.Linear(512, 512), nn.GELU())
     optimizer = torch.optim.Adam(net.parameters())

@@ -25,7 +25,8 @@ from shorthaul.cli.doctor import doctor
 from shorthaul.cli.explain import explain
 from shorthaul.cli.parts.partition import partition
 from shorthaul.cli.probes.packages import find_version
-from shorthaul.cli.run import run
+from shorthaul.cli.scripts.advise import advise, fit
+from shorthaul.cli.scripts.run import run
 from shorthaul.cli.tune import tune
 from shorthaul.errors import ShorthaulError
 from shorthaul.settings import settings
@@ -92,7 +93,9 @@ def program(traceback: bool) -> None:
     del traceback  # read by Program.invoke
 
 
-for verb in (run, partition, doctor, demo, bench, claims, explain, tune, cache, completion):
+for verb in (
+    run, advise, fit, partition, doctor, demo, bench, claims, explain, tune, cache, completion,
+):  # fmt: skip
     program.add_command(verb)
 
 

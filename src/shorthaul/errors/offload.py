@@ -126,3 +126,20 @@ class EnduranceError(ShorthaulError, ValueError):
 
 class CodecError(ShorthaulError, ValueError):
     """Packed bytes are damaged or do not belong to the tensor, or a codec cannot take a tensor."""
+
+
+class NoFitError(ShorthaulError, MemoryError):
+    """Of all ways to run a training step that were looked at, none stays within the memory."""
+
+    def __init__(
+        self, memory_bytes: int, least_bytes: int, how: str, parts: Mapping[str, int]
+    ) -> None:
+        listed = ", ".join(f"{what} {format_bytes(size)}" for what, size in parts.items())
+        super().__init__(
+            f"no plan fits {format_bytes(memory_bytes)} ({memory_bytes:,} bytes) of memory: the least "
+            f"that was found is {format_bytes(least_bytes)} ({least_bytes:,} bytes), {how}.\n"
+            f"  It holds: {listed}.\n"
+            f"  Raise `memory` to {least_bytes:,} or more, lower the batch size, or take an optimizer\n"
+            "  with smaller states."
+        )
+        self.memory_bytes, self.least_bytes = memory_bytes, least_bytes

@@ -14,8 +14,8 @@ from typing import Any
 
 import torch
 
+from shorthaul.advice.watching.memory_shares import MemoryShares, measure_shares
 from shorthaul.errors import PlanError
-from shorthaul.integrations.memory_shares import MemoryShares, measure_shares
 from shorthaul.offload import ActivationOffload, offload_activations
 from shorthaul.units import parse_bytes
 

@@ -33,7 +33,11 @@ class RunWishes:
     offloads: bool = False
     replaces_convs: bool = False
     accelerates: bool = False
-    report: str | None = None  # a file for JSON
+    report: str | None = None  # a file
+    question: str | None = (
+        None  # "advise" or "fit": answered with the script's model, which then ends
+    )
+    has_trials: bool = True  # of `advise`
 
 
 def plan_environment(wishes: RunWishes, environment: Mapping[str, str]) -> dict[str, str]:

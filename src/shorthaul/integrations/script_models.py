@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
+from shorthaul.advice.watching.memory_shares import MemoryShares, measure_shares
 from shorthaul.errors import ShorthaulError
-from shorthaul.integrations.memory_shares import MemoryShares, measure_shares
 from shorthaul.integrations.run import RunWishes
 from shorthaul.offload import ActivationOffload, offload_activations
 
@@ -52,6 +52,7 @@ class ScriptModels:
         self.wishes = wishes
         self.seen: list[SeenModel] = []
         self.backward_passes = 0
+        self.is_answered = False  # the question, where one was asked
         self.offload: ActivationOffload | None = None
         self.shares: MemoryShares | None = None
         self._inside = _Inside()
@@ -116,12 +117,25 @@ class ScriptModels:
                 return call(module, *args, **kwargs)
             if not self._is_known(module):
                 self._apply(module)
+            elif self.wishes.question is not None and self._is_trained(module):
+                self._answer(module, args, kwargs)
             if self.offload is None:
                 return call(module, *args, **kwargs)
             with self._explaining(), self.offload:
                 return call(module, *args, **kwargs)
         finally:
             self._inside.is_inside = False
+
+    def _is_trained(self, module: nn.Module) -> bool:
+        return any(each.requires_grad for each in module.parameters())
+
+    def _answer(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        from shorthaul.integrations.script_questions import answer
+
+        self.is_answered = True
+        self.uninstall()  # the steps that follow are ours
+        answer(self.wishes, module, args, kwargs)
+        raise SystemExit(0)
 
     @contextlib.contextmanager
     def _explaining(self) -> Iterator[None]:

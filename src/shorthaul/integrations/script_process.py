@@ -22,6 +22,9 @@ if TYPE_CHECKING:  # it needs torch
     from shorthaul.integrations.script_models import ScriptModels
 
 
+_UNANSWERED = "the script ended before a model was called a second time in training"
+
+
 def begin() -> None:
     """Make ready what was asked for, and leave to the script the process that it expects."""
     try:
@@ -71,6 +74,10 @@ class ScriptProcess:
         if os.getpid() != self._process:
             return
         seconds = time.perf_counter() - self._began_at
+        if self.wishes.question is not None:
+            if self.models is None or not self.models.is_answered:
+                print(f"shorthaul {self.wishes.question}: {_UNANSWERED}", file=sys.stderr)
+            return
         self._metering.__exit__(None, None, None)
         report = ScriptReport.make(self.wishes, self.models, self._meter, seconds)
         rank = int(os.environ.get("RANK", "0"))

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from typing import Any, TypeVar
 
 import torch
 
-from shorthaul.errors import ActivationLostError, PlanError
+from shorthaul.errors import ActivationLostError
 from shorthaul.offload.api import offload_activations
 from shorthaul.offload.context import ActivationOffload
-from shorthaul.offload.policy.planner import BudgetComparison, Plan, compare_budgets, plan_step
-from shorthaul.offload.policy.policy import SavedTensor, units_of
+from shorthaul.offload.policy.planner import BudgetComparison, Plan
 from shorthaul.offload.policy.regions import Regions, mark_regions, unmark
+from shorthaul.offload.profiling import profile_step
 from shorthaul.offload.saved.step_state import StepState
 from shorthaul.units import parse_bytes
 
@@ -129,36 +129,8 @@ def plan(
         knobs: Further arguments of `sh.offload_activations`.
     """
     budget_bytes = None if budget is None else parse_bytes(budget)
-    offload = offload_activations(directory, policy=_keep, **knobs)
-    before, marked = StepState(model), mark_regions(model, regions)
-    try:
-        disk = offload.measure_disk()
-        with offload:
-            _scalar(_call(model, batch), loss).backward()  # type: ignore[no-untyped-call]
-    finally:
-        before.restore()
-        for each in marked:
-            unmark(each)
-        offload.close()
-    finished = offload.last_pass
-    if finished is None or disk is None:
-        raise PlanError(
-            f"the step saved no tensor of at least {offload.minimum_bytes:,} bytes, so there is "
-            "nothing to offload; lower `minimum_bytes`."
-        )
-    units = units_of(finished)
-
-    def plan_within(budget_bytes: int) -> Plan:
-        window_bytes = budget_bytes // 4
-        return plan_step(
-            units,
-            budget_bytes=budget_bytes,
-            disk=disk,
-            in_flight_bytes=min(offload.store.in_flight_bytes, window_bytes),
-            prefetch_bytes=min(offload.store.prefetch_bytes, window_bytes),
-        )
-
-    return compare_budgets(plan_within) if budget_bytes is None else plan_within(budget_bytes)
+    profile = profile_step(model, batch, loss=loss, regions=regions, directory=directory, **knobs)
+    return profile.compare_budgets() if budget_bytes is None else profile.plan_within(budget_bytes)
 
 
 def retry_step(
@@ -187,27 +159,3 @@ def retry_step(
             attempt += 1
             if attempt > attempts:
                 raise
-
-
-def _keep(_: SavedTensor) -> bool:
-    return False
-
-
-def _call(model: torch.nn.Module, batch: Any) -> Any:
-    if isinstance(batch, Mapping):
-        return model(**batch)
-    if isinstance(batch, Sequence):
-        return model(*batch)
-    return model(batch)
-
-
-def _scalar(output: Any, loss: Callable[[Any], torch.Tensor] | None) -> torch.Tensor:
-    if loss is not None:
-        return loss(output)
-    own = getattr(output, "loss", None)
-    if isinstance(own, torch.Tensor):
-        return own
-    if isinstance(output, torch.Tensor):
-        return output.sum()
-    tensors = [each for each in output if isinstance(each, torch.Tensor) and each.requires_grad]
-    return torch.stack([each.sum() for each in tensors]).sum()

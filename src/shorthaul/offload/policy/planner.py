@@ -61,6 +61,11 @@ class Plan:
         return stored_bytes_of(self.units, self.decisions)
 
     @property
+    def is_free(self) -> bool:
+        """Whether it fits, and costs no time at all."""
+        return self.fits and self.simulation.extra_seconds == 0
+
+    @property
     def compute_seconds(self) -> float:
         """The step's own time, without waiting and recomputing."""
         return max((unit.last_use_at_seconds for unit in self.units), default=0.0)

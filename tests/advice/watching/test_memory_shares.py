@@ -8,12 +8,12 @@ import pytest
 import torch
 from torch import nn
 
-from shorthaul.errors import OffloadBudgetError, PlanError, ProcessMemoryError
-from shorthaul.integrations.memory_shares import (
+from shorthaul.advice.watching.memory_shares import (
     MemoryShares,
     estimate_coming_state_bytes,
     measure_shares,
 )
+from shorthaul.errors import OffloadBudgetError, PlanError, ProcessMemoryError
 
 OPTIMIZERS = {
     "SGD": lambda given: torch.optim.SGD(given, 0.1),

@@ -9,7 +9,7 @@ import click
 from shorthaul.units import parse_bytes
 
 
-class _PythonCommand(click.Command):
+class PythonCommand(click.Command):
     """Takes its words as Python does: what follows a script or `-m module` belongs to that."""
 
     def parse_args(self, context: click.Context, args: list[str]) -> list[str]:
@@ -28,9 +28,8 @@ class _PythonCommand(click.Command):
         return super().parse_args(context, args)
 
 
-def _read_memory(
-    context: click.Context, parameter: click.Parameter, text: str | None
-) -> int | None:
+def read_memory(context: click.Context, parameter: click.Parameter, text: str | None) -> int | None:
+    """A size in words, such as 8GiB."""
     del context, parameter
     try:
         return None if text is None else parse_bytes(text)
@@ -38,12 +37,12 @@ def _read_memory(
         raise click.BadParameter(f"{error}.") from error
 
 
-@click.command(cls=_PythonCommand)
+@click.command(cls=PythonCommand)
 @click.option(
     "--memory",
     "memory_bytes",
     metavar="SIZE",
-    callback=_read_memory,
+    callback=read_memory,
     help="Offload activations so that the process fits, such as 8GiB.",
 )
 @click.option(

@@ -1,0 +1,1 @@
+"""Verbs that run a script of the user's."""

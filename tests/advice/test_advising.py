@@ -1,0 +1,155 @@
+from __future__ import annotations
+
+import copy
+import json
+import random
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import shorthaul as sh
+from shorthaul.errors import PlanError
+
+
+class Model(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(
+            nn.Sequential(nn.Linear(256, 256), nn.BatchNorm1d(256), nn.Dropout(0.5), nn.GELU())
+            for _ in range(4)
+        )
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for block in self.blocks:
+            x = block(x)
+        return x
+
+
+@pytest.fixture
+def model() -> nn.Module:
+    torch.manual_seed(0)
+    return Model()
+
+
+BATCH = torch.randn(1024, 256)
+
+
+def state_of(model: nn.Module) -> list[bytes]:
+    tensors = [*model.state_dict().values(), *(each.grad for each in model.parameters())]
+    return [each.numpy().tobytes() for each in tensors] + [
+        torch.get_rng_state().numpy().tobytes(),
+        repr(random.getstate()).encode(),
+        repr(np.random.get_state()).encode(),
+    ]
+
+
+@pytest.mark.parametrize("question", ["advise", "apply", "fit", "dry"])
+def test_the_model_is_as_it_was_before(model: nn.Module, question: str, tmp_path):
+    model(BATCH).sum().backward()
+    model.blocks[1].eval()
+    gradients = [each.grad for each in model.parameters()]
+    before = state_of(model)
+    if question == "fit":
+        sh.fit(model, BATCH, memory="64GiB", directory=tmp_path)
+    elif question == "dry":
+        sh.fit(model, BATCH, memory="64GiB", dry=True)
+    else:
+        advice = sh.advise(model, BATCH, directory=tmp_path, trials=question == "advise")
+        if question == "apply":
+            sh.apply(advice).revert()
+    assert state_of(model) == before
+    assert all(a.grad is b for a, b in zip(model.parameters(), gradients, strict=True))
+    assert not model.blocks[1].training
+    assert model.blocks[0].training
+    assert not model._forward_hooks
+    assert all("forward" not in vars(each) for each in model.modules())
+
+
+def test_advice_tells_where_bytes_go_and_what_helps(model: nn.Module, tmp_path):
+    optimizer = torch.optim.AdamW(model.parameters())
+    advice = sh.advise(model, BATCH, optimizer=optimizer, directory=tmp_path, trials=False)
+    size = BATCH.nbytes
+    # Each block: the result of its linear layer, of the norm, of dropout (masks are of one byte).
+    saved = sum(advice.activations.values())
+    assert 8 * size <= saved <= 16 * size
+    assert set(advice.activations) == {f"blocks.{i}" for i in range(4)}
+    parameters = sum(each.nbytes for each in model.parameters())
+    assert advice.memory["optimizer states to come"] == pytest.approx(2 * parameters, rel=0.01)
+    assert sum(advice.memory.values()) == advice.peak_bytes
+    offloads = [each for each in advice.changes if each.name == "offload"]
+    assert offloads
+    assert all(each.is_safe and each.peak_bytes < advice.peak_bytes for each in offloads)
+    shown = advice.describe()
+    assert str(advice) == shown
+    assert all(len(line) <= 100 for line in shown.splitlines() if not line.startswith("   > "))
+    assert offloads[0].line in shown
+
+
+def test_the_line_of_an_advice_runs_as_printed(model: nn.Module, tmp_path):
+    advice = sh.advise(model, BATCH, directory=tmp_path, trials=False)
+    script = {"sh": sh, "model": model}
+    for each in advice.changes:
+        exec(each.line, script)
+        model(BATCH).sum().backward()
+        assert script["offload"].report().counts.peak_saved_bytes > 0
+        script["offload"].unwrap()
+
+
+def test_advice_is_a_file(model: nn.Module, tmp_path):
+    advice = sh.advise(model, BATCH, directory=tmp_path, trials=False)
+    path = tmp_path / "advice.json"
+    advice.save(path)
+    loaded = sh.Advice.load(path)
+    assert loaded.describe() == advice.describe()
+    assert loaded == advice
+    with pytest.raises(PlanError, match="knows no model"):
+        sh.apply(loaded)
+    path.write_text(json.dumps({"edition": -1}))
+    with pytest.raises(PlanError, match="no advice of this version"):
+        sh.Advice.load(path)
+
+
+def test_what_is_applied_trains_to_the_same_bits(model: nn.Module, tmp_path):
+    plain = copy.deepcopy(model)
+    advice = sh.advise(model, BATCH, directory=tmp_path, trials=False)
+    applied = sh.apply(advice, names=["offload"])
+    assert applied.offload is not None
+    assert applied.measured_seconds is not None
+    assert "expected" in applied.describe()
+    assert "measured" in applied.describe()
+    for each in (plain, model):
+        torch.manual_seed(1)
+        each(BATCH).square().mean().backward()
+    for a, b in zip(plain.parameters(), model.parameters(), strict=True):
+        assert torch.equal(a.grad, b.grad)
+    assert applied.offload.report().counts.offloaded > 0
+    applied.revert()
+    assert not model._forward_hooks
+
+
+def test_convolutions_are_tried_and_put_back(tmp_path):
+    model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Conv2d(8, 8, 3))
+    kinds = [type(each) for each in model]
+    advice = sh.advise(model, torch.randn(4, 3, 24, 24), directory=tmp_path)
+    assert [type(each) for each in model] == kinds
+    told = [each.name for each in advice.changes] + [
+        each.partition(":")[0] for each in advice.notes
+    ]
+    assert {"replace_convs", "micro_batches", "bfloat16"} <= set(told)
+
+
+def test_a_trial_that_fails_is_a_note(tmp_path):
+    class Picky(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.ones(64, 64))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            if len(x) != 4096:
+                raise ValueError("only whole batches")
+            return (x @ self.weight).sin()
+
+    advice = sh.advise(Picky(), torch.randn(4096, 64), directory=tmp_path)
+    assert any("only whole batches" in each for each in advice.notes)

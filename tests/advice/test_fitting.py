@@ -1,0 +1,137 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+from torch import nn
+
+import shorthaul as sh
+from shorthaul.advice import Fit, Needs
+from shorthaul.advice.blocks import find_blocks
+from shorthaul.advice.watching.batches import split_batch
+from shorthaul.errors import NoFitError, PlanError
+from shorthaul.host_memory import give_memory_back, resident_bytes
+
+
+def make_model() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(*(nn.Sequential(nn.Linear(256, 256), nn.GELU()) for _ in range(8)))
+
+
+def memory_for(step_bytes: int) -> int:
+    give_memory_back()
+    return resident_bytes() + step_bytes
+
+
+BATCH = torch.randn(8192, 256)  # each layer saves two of its 8 MiB
+
+
+def test_room_for_everything_needs_no_change(tmp_path):
+    found = sh.fit(make_model(), BATCH, memory="64GiB", directory=tmp_path)
+    assert isinstance(found, Fit)
+    assert (found.micro_batches, found.budget_bytes, found.lines) == (1, None, ())
+    assert found.wrap(make_model()) is None
+    assert "nothing has to be changed" in found.describe()
+
+
+def test_what_does_not_fit_is_offloaded_or_cut_and_measured(tmp_path):
+    model = make_model()
+    memory_bytes = memory_for(110 * 2**20)
+    found = sh.fit(model, BATCH, memory=memory_bytes, directory=tmp_path)
+    assert isinstance(found, Fit)
+    assert found.lines
+    assert found.measured_bytes is not None
+    assert found.measured_bytes <= memory_bytes
+    found.save(tmp_path / "fit.json")
+    assert json.loads((tmp_path / "fit.json").read_text())["memory_bytes"] == memory_bytes
+    assert "measured" in found.describe()
+    assert [len(each) for each in found.split(BATCH)] == (
+        [8192 // found.micro_batches] * found.micro_batches
+    )
+
+
+def test_a_whole_batch_that_does_not_fit_is_offloaded_under_the_budget(tmp_path):
+    model = make_model()
+    memory_bytes = memory_for(110 * 2**20)
+    found = sh.fit(model, BATCH, memory=memory_bytes, directory=tmp_path, micro_batches=[1])
+    assert isinstance(found, Fit)
+    assert found.budget_bytes is not None
+    offload = found.wrap(model)
+    assert offload is not None
+    for _ in range(2):
+        model(BATCH).sum().backward()
+    assert offload.report().counts.peak_live_bytes <= found.budget_bytes
+    offload.unwrap()
+    script = {"sh": sh, "model": model}
+    exec(found.lines[0], script)
+    script["offload"].unwrap()
+
+
+def test_what_fits_in_no_way_says_the_least_and_why(tmp_path):
+    with pytest.raises(NoFitError, match=r"no plan fits 1\.0 MiB") as caught:
+        sh.fit(make_model(), BATCH, memory="1MiB", directory=tmp_path, micro_batches=[1, 2])
+    assert "resident before" in str(caught.value)
+    assert caught.value.least_bytes > 100 * 2**20
+
+
+def test_a_dry_fit_knows_meta_models_and_runs_nothing():
+    with torch.device("meta"):
+        model = make_model()
+    batch = torch.empty(8192, 256, device="meta")
+    optimizer = torch.optim.AdamW(model.parameters())
+    needs = sh.fit(model, batch, memory="64GiB", optimizer=optimizer, dry=True)
+    assert isinstance(needs, Needs)
+    assert needs.fits
+    assert needs.parameter_bytes == needs.gradient_bytes == 8 * (256 * 256 + 256) * 4
+    assert needs.coming_bytes == pytest.approx(2 * needs.parameter_bytes, rel=0.01)
+    whole, half = needs.rows[:2]
+    # Sixteen results of 8 MiB less the last, which nothing saves.
+    assert whole.kept_bytes - half.kept_bytes == pytest.approx(16 * 8 * 2**20 // 2, rel=0.2)
+    assert whole.least_bytes < whole.kept_bytes - 60 * 2**20
+    none = sh.fit(model, batch, memory="1MiB", dry=True)
+    assert isinstance(none, Needs)
+    assert not none.fits
+    assert "  no" in none.describe()
+
+
+def test_a_model_that_needs_data_says_so_when_it_is_played_through():
+    class Looks(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.ones(4))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x * self.weight if x.sum().item() > 0 else x
+
+    with pytest.raises(PlanError, match="Looks cannot be played through without data"):
+        sh.fit(Looks(), torch.ones(2, 4), memory="1GiB", dry=True)
+
+
+def test_batches_are_cut_in_equal_parts():
+    first, second = split_batch({"x": torch.arange(4), "scale": 2}, 2)
+    assert first["x"].tolist() == [0, 1]
+    assert second == {"x": second["x"], "scale": 2}
+    with pytest.raises(PlanError, match="3 samples cannot be cut into 2 equal parts"):
+        split_batch(torch.ones(3), 2)
+    with pytest.raises(PlanError, match="no common first dimension"):
+        split_batch((torch.ones(3), torch.ones(4)), 2)
+
+
+def test_blocks_are_found_and_named_so_that_python_finds_them():
+    class GPT(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.head = nn.Linear(8, 8)
+            self.layers = nn.ModuleList(nn.TransformerEncoderLayer(8, 2, 8) for _ in range(3))
+
+    model = GPT()
+    blocks = find_blocks(model)
+    assert blocks is not None
+    assert blocks.modules == tuple(model.layers)
+    assert eval(blocks.expression, {"model": model}) is nn.TransformerEncoderLayer
+    nested = nn.Sequential(nn.Linear(2, 2), make_model())
+    found = find_blocks(nested)
+    assert found is not None
+    assert eval(found.expression, {"model": nested}) == list(nested[1])
+    assert find_blocks(nn.Linear(2, 2)) is None
