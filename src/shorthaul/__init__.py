@@ -37,7 +37,13 @@ if typing.TYPE_CHECKING:
         replace_convs,
         warm_up,
     )
-    from shorthaul.graphs import MiniBatchLoader, NegativeSampler, NeighborSampler, RelationalGraph
+    from shorthaul.graphs import (
+        LinkLoader,
+        MiniBatchLoader,
+        NegativeSampler,
+        NeighborSampler,
+        RelationalGraph,
+    )
     from shorthaul.offload import offload_activations
     from shorthaul.tensors import (
         UnifiedTensor,
@@ -56,6 +62,7 @@ __all__ = [
     "Conv1d",
     "Conv2d",
     "Conv3d",
+    "LinkLoader",
     "Meter",
     "MiniBatchLoader",
     "NegativeSampler",
@@ -117,6 +124,7 @@ _NEEDS_TORCH = {
     "warm_up": "shorthaul.conv",
     "datasets": "shorthaul.datasets",
     "distributed": "shorthaul.distributed",
+    "LinkLoader": "shorthaul.graphs",
     "MiniBatchLoader": "shorthaul.graphs",
     "NegativeSampler": "shorthaul.graphs",
     "NeighborSampler": "shorthaul.graphs",

@@ -86,8 +86,13 @@ def listed_arguments(thing: Any) -> dict[str, str]:
 
 
 def remarked_fields(thing: Any) -> set[str]:
-    """The fields of a class of data with a remark behind or above them."""
-    lines = textwrap.dedent(inspect.getsource(thing)).splitlines()
+    """The fields of a class of data, its own and inherited, with a remark behind or above them."""
+    lines = [
+        line
+        for each in thing.__mro__
+        if is_data(each) and each is not tuple
+        for line in textwrap.dedent(inspect.getsource(each)).splitlines()
+    ]
     fields = (
         (above, line, re.match(r" {4}(\w+): ", line)) for above, line in itertools.pairwise(lines)
     )

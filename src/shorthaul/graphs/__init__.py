@@ -4,6 +4,8 @@ from shorthaul.graphs import readers, saving  # noqa: F401  (they enter the grap
 from shorthaul.graphs.graph import RelationalGraph
 from shorthaul.graphs.index.indexes import PairIndex, RelationIndex, SourceIndex, TargetIndex
 from shorthaul.graphs.interop import dgl, pyg  # noqa: F401
+from shorthaul.graphs.loading.link_batch import LinkBatch
+from shorthaul.graphs.loading.link_loader import LinkLoader
 from shorthaul.graphs.loading.mini_batch import MiniBatch
 from shorthaul.graphs.loading.mini_batch_loader import MiniBatchLoader
 from shorthaul.graphs.node_names import NodeNames
@@ -14,6 +16,8 @@ from shorthaul.graphs.sampling.sampler import NeighborSampler
 
 __all__ = [
     "Block",
+    "LinkBatch",
+    "LinkLoader",
     "MiniBatch",
     "MiniBatchLoader",
     "NegativeEdges",

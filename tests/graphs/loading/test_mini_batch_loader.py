@@ -13,7 +13,7 @@ import torch
 
 from benchmarks.peers.arxiv import CLASSES, FOLDER, load_arxiv
 from shorthaul.errors import RowReadError, SamplingError, SeedRangeError, ShortReadError
-from shorthaul.graphs import MiniBatch, MiniBatchLoader, RelationalGraph
+from shorthaul.graphs import MiniBatch, MiniBatchLoader, NeighborSampler, RelationalGraph
 from shorthaul.storage import open_engine
 from shorthaul.storage.testing.faulty_engine import Fault, faulty_engine
 from shorthaul.tensors import open as open_table
@@ -450,3 +450,30 @@ def test_a_process_may_end_in_the_middle_of_an_epoch() -> None:
         [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False
     )
     assert (done.stdout, done.stderr, done.returncode) == ("ends\n", "", 0)
+
+
+def test_seeds_have_moments_and_labels_of_their_own() -> None:
+    graph = RelationalGraph.from_edges([1, 2, 3], [0, 0, 0]).with_data(edges={"time": [5, 6, 7]})
+    loader = MiniBatchLoader(
+        graph,
+        torch.arange(4.0)[:, None],
+        seeds=[0, 0, 0],
+        batch_size=2,
+        fan_outs=NeighborSampler(graph, [-1], edge_times="time"),
+        times=[7, 5, 4],
+        seed_labels=torch.tensor([70, 50, 40]),
+        prefetch=0,
+    )
+    one, other = loader
+    assert one.labels is not None
+    assert one.trees is not None
+    assert one.inputs is not None
+    assert (one.labels.tolist(), one.inputs.tolist()) == ([70, 50], [0, 1])
+    assert one.blocks[0].degrees().tolist() == [3, 1]
+    assert one.trees.tolist() == [0, 1, 0, 0, 0, 1]
+    assert other.labels is not None
+    assert (other.labels.tolist(), other.blocks[0].num_edges) == ([40], 0)
+    with pytest.raises(SamplingError, match="pass `labels` or `seed_labels`"):
+        MiniBatchLoader(graph, None, torch.ones(4), seed_labels=torch.ones(4))
+    with pytest.raises(SamplingError, match="seed_labels must have a row for each of 2 seeds"):
+        MiniBatchLoader(graph, seeds=[0, 1], seed_labels=torch.ones(3))

@@ -87,7 +87,7 @@ class FeatureRows:
         return found
 
 
-def as_table(values: Any, name: str, rows: int) -> RowTable:
+def as_table(values: Any, name: str, rows: int, counted: str = "nodes") -> RowTable:
     """`values` as a table of `rows` rows: a tensor, a unified tensor or a table."""
     if isinstance(values, torch.Tensor) and values.requires_grad:
         raise SamplingError(
@@ -107,7 +107,7 @@ def as_table(values: Any, name: str, rows: int) -> RowTable:
         )
     if table.shape[0] != rows:
         raise SamplingError(
-            f"{name} must have a row for each of {rows:,} nodes, got shape {tuple(table.shape)}."
+            f"{name} must have a row for each of {rows:,} {counted}, got shape {tuple(table.shape)}."
         )
     return table
 

@@ -25,8 +25,10 @@ class MiniBatch:
     seed_rows: torch.Tensor  # for each seed as it was given, its position in `seeds`
     blocks: Sequence[Block]  # in the order of the model's layers
     features: Rows | None  # a row for each of `input_nodes`, or of each type's among them
-    labels: torch.Tensor | None  # one for each of `seeds`
+    labels: torch.Tensor | None  # one for each of `seeds`; of `seed_labels`, as they were given
     type_positions: Mapping[str, torch.Tensor] | None = None  # where each type's input nodes are
+    trees: torch.Tensor | None = None  # of disjoint samples: the seed of each input node
+    inputs: torch.Tensor | None = None  # which of the loader's seeds were given
 
     @property
     def input_nodes(self) -> torch.Tensor:
@@ -57,6 +59,8 @@ class MiniBatch:
             features=move_rows(self.features),
             labels=None if self.labels is None else move(self.labels),
             type_positions=positions,
+            trees=None if self.trees is None else move(self.trees),
+            inputs=None if self.inputs is None else move(self.inputs),
         )
 
     def __repr__(self) -> str:

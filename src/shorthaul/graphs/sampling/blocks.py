@@ -143,6 +143,7 @@ class NeighborSample:
     blocks: Sequence[Block]  # the first layer's block first
     number: int  # which sample of its sampler, or of its epoch, it is
     trees: torch.Tensor | None = None  # of disjoint samples: the seed of each input node
+    inputs: torch.Tensor | None = None  # of a loader: which of its seeds were given
 
     @property
     def input_nodes(self) -> torch.Tensor:
