@@ -87,6 +87,10 @@ class Answer:
         times = {"wall_seconds": none, "cpu_seconds": none, "speedup": none}
         self.rows.append({**row, **times, "figures": figures})
 
+    def count(self, case: str, arm: str, baseline: str, **figures: float) -> None:
+        """Add a row of exact counts, of a question that is not about time."""
+        self.leave_out(case, arm, baseline, **figures)
+
 
 def answer_question(
     measure: Callable[[Answer], None], *, allocator: str = "default", rounds: int = 9

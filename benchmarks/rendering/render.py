@@ -180,6 +180,8 @@ def render_question(runs: Iterable[ledger.Run]) -> str:
 def render_run(run: ledger.Run) -> str:
     """One run as a Markdown table, with a line on where and how it was measured."""
     measured = [row for row in run["rows"] if row["rounds"]]
+    if not measured:
+        return render_counts(run)
     names = list(dict.fromkeys(name for row in measured for name in row["figures"]))
     headings = ["case", "arm", "median", "10 to 90 %", "CPU", "speed"]
     lines = [[*headings, *(_title(name) for name in names)]]
@@ -198,6 +200,18 @@ def render_run(run: ledger.Run) -> str:
         lines.append([row["case"] if row["case"] != before else "", row["arm"], *times])
         before = row["case"]
     return f"{_markdown(lines, left=2)}\n\n{_caption(run)}"
+
+
+def render_counts(run: ledger.Run) -> str:
+    """A run that counted and timed nothing."""
+    names = list(dict.fromkeys(name for row in run["rows"] for name in row["figures"]))
+    lines = [["case", "arm", *(_title(name) for name in names)]]
+    before = None
+    for row in run["rows"]:
+        figures = [_figure(name, row["figures"].get(name)) for name in names]
+        lines.append([row["case"] if row["case"] != before else "", row["arm"], *figures])
+        before = row["case"]
+    return f"{_markdown(lines, left=2)}\n\n*{'; '.join(_list_facts(run, 'counted, not timed'))}.*"
 
 
 def render_briefly(run: ledger.Run) -> str:
@@ -269,21 +283,27 @@ def _figure(name: str, value: float | None) -> str:
 
 
 def _caption(run: ledger.Run, speed: str = "against the baseline of the case") -> str:
+    most_rounds = max(row["rounds"] for row in run["rows"])
+    load = run["machine"].get("load_before", "?")
+    facts = _list_facts(run, f"{most_rounds} interleaved rounds, load {load} before")
+    return f"*{'; '.join(facts)}. Speed is {speed}: above 1 is faster.*"
+
+
+def _list_facts(run: ledger.Run, how: str) -> list[str]:
+    """Where and how a run was measured."""
     machine = run["machine"]
     changed = " with changes" if run["is_changed"] else ""
     generation = [machine["family"]] if machine.get("family") else []
     generation.append(machine.get("vectors", "avx2"))
-    most_rounds = max(row["rounds"] for row in run["rows"])
-    facts = [
+    return [
         f"{machine['cpu']} ({', '.join(generation)}), {machine['cores']} cores, "
         f"{format_bytes(machine['memory_bytes'])}",
         f"torch {machine['torch']} with {machine.get('torch_threads', '?')} threads",
-        f"{most_rounds} interleaved rounds, load {machine.get('load_before', '?')} before",
+        how,
         f"allocator: {machine['allocator']}",
         *(f"{name.replace('_', ' ')}: {value}" for name, value in run["conditions"].items()),
         f"{run['date'][:10]}, commit {run['commit'][:8]}{changed}",
     ]
-    return f"*{'; '.join(facts)}. Speed is {speed}: above 1 is faster.*"
 
 
 def _markdown(lines: Sequence[Sequence[str]], left: int) -> str:

@@ -144,6 +144,23 @@ def test_an_arm_without_a_time_says_why() -> None:
     ]
 
 
+def test_counts_have_no_times() -> None:
+    answer = Answer()
+    answer.count("2 ranks", "all", "all", remote_rows=2000, wire_bytes=2**20)
+    answer.count("2 ranks", "some", "all", remote_rows=200, wire_bytes=2**10)
+    run = make_run(rows=answer.rows)
+    verify_run(run, "run")
+    *table, _, caption = render_run(run).splitlines()
+    assert table == [
+        "| case | arm | remote rows | wire |",
+        "| --- | --- | ---: | ---: |",
+        "| 2 ranks | all | 2,000 | 1.0 MiB |",
+        "|  | some | 200 | 1.0 KiB |",
+    ]
+    assert "counted, not timed" in caption
+    assert "faster" not in caption
+
+
 def test_briefly_a_case_is_its_fastest_peer_and_ours() -> None:
     answer = Answer()
     answer.rows += [make_row("10 rows", "plain", 0.004), make_row("10 rows", "other", 0.003)]

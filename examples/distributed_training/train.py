@@ -1,0 +1,120 @@
+"""Train GraphSAGE and R-GCN on parts of a graph: the same losses on any number of ranks.
+
+    python examples/distributed_training/train.py parts/
+    torchrun --standalone --nproc-per-node 4 examples/distributed_training/train.py parts/
+
+On many machines: `torchrun --nnodes 2 --nproc-per-node 2 --rdzv-endpoint HOST:29500 ..` on each. `cut.py`
+writes the parts. GraphSAGE reads features; R-GCN adds an embedding of each node that its owner trains.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+import shorthaul as sh
+from shorthaul.relational import RGCNConv
+
+
+class SAGE(nn.Module):
+    """What a node is, and the mean of what its sampled neighbors are."""
+
+    def __init__(self, width: int, classes: int) -> None:
+        super().__init__()
+        self.first = nn.Linear(2 * width, 64)
+        self.second = nn.Linear(2 * 64, classes)
+
+    def forward(self, batch: sh.distributed.RankBatch, x: torch.Tensor) -> torch.Tensor:
+        """Scores of each class, for each seed."""
+        one, other = batch.blocks
+        x = self.first(torch.cat([x[: one.num_targets], one.reduce(x)], 1)).relu()
+        return self.second(torch.cat([x[: other.num_targets], other.reduce(x)], 1))
+
+
+class RGCN(nn.Module):
+    """Weights for each relation, made of a few that they share."""
+
+    def __init__(self, width: int, classes: int, relations: int) -> None:
+        super().__init__()
+        self.first = RGCNConv(width, 32, relations, 4)
+        self.second = RGCNConv(32, classes, relations, 4)
+
+    def forward(self, batch: sh.distributed.RankBatch, x: torch.Tensor) -> torch.Tensor:
+        """Scores of each class, for each seed."""
+        x = self.first(x, batch.blocks[0]).relu()
+        return self.second(x, batch.blocks[1])
+
+
+def train(name: str, parts: sh.distributed.Parts, epochs: int, classes: int) -> dict[str, object]:
+    """Losses of all steps, and what the rows of other ranks cost this one."""
+    features = parts.features(wire=None)
+    loader = sh.distributed.MiniBatchLoader(
+        parts, None, [10, 10], 256, features=features, labels=parts.labels(), shuffle=True, seed=1
+    )
+    torch.manual_seed(0)
+    width = features.shape[1]
+    model: nn.Module = (
+        SAGE(width, classes) if name == "sage" else RGCN(width, classes, parts.graph.num_relations)
+    )
+    embeddings = sh.distributed.LearnableTable(parts, "node", width) if name == "rgcn" else None
+    if parts.ranks > 1:
+        model = nn.parallel.DistributedDataParallel(model)
+    optimizers: list[torch.optim.Optimizer] = [torch.optim.Adam(model.parameters(), 3e-3)]
+    if embeddings is not None:
+        optimizers.append(torch.optim.SparseAdam(embeddings.parameters(), 1e-2))
+    losses = []
+    for _ in range(epochs):
+        for batch in loader:
+            x = batch.features
+            if embeddings is not None:
+                x = x + embeddings(batch.input_nodes)
+            found = nn.functional.cross_entropy(model(batch, x), batch.labels, reduction="sum")
+            (found * batch.loss_scale).backward()
+            for each in optimizers:
+                each.step()
+                each.zero_grad()
+            losses.append(mean_over_ranks(found.detach() * batch.loss_scale, parts.ranks))
+    return {"losses": losses, "rows": features.report().to_dict()}
+
+
+def mean_over_ranks(value: torch.Tensor, ranks: int) -> float:
+    if ranks > 1:
+        dist.all_reduce(value)
+    return value.item() / ranks
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folder", type=Path, help="parts that cut.py wrote")
+    parser.add_argument("--models", nargs="+", default=["sage", "rgcn"], choices=["sage", "rgcn"])
+    parser.add_argument("--epochs", type=int, default=3)
+    parser.add_argument("--send-all", action="store_true", help="also between ranks of one machine")
+    parser.add_argument("--report", type=Path, help="a file for losses and counts, as JSON")
+    options = parser.parse_args()
+    if "RANK" in os.environ:
+        dist.init_process_group("gloo")
+    parts = sh.distributed.open(options.folder, shares_machine=not options.send_all)
+    classes = int(parts.labels()[parts.seeds()].max()) + 1
+    told = {name: train(name, parts, options.epochs, classes) for name in options.models}
+    if parts.rank == 0:
+        for name, of_model in told.items():
+            losses, rows = of_model["losses"], of_model["rows"]
+            print(
+                f"{name}: loss {losses[0]:.4f} to {losses[-1]:.4f} in {len(losses)} steps; rank 0 read "
+                f"{rows['near_rows']:,} rows here, {rows['hot_rows']:,} hot ones, kept "
+                f"{rows['kept_rows']:,}, and was sent {rows['far_rows']:,}"
+            )
+        if options.report:
+            options.report.write_text(json.dumps(told))
+    if dist.is_initialized():
+        dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()
