@@ -28,8 +28,8 @@ TOLERANCE = 0.02  # of a loss, after fifty steps of sums in another order
 
 
 def load_example() -> Any:
-    """The example that this asks about: `examples/classify_entities.py`."""
-    path = Path(__file__).parents[2] / "examples" / "classify_entities.py"
+    """The example that this asks about: `examples/knowledge_graph/classify_entities.py`."""
+    path = Path(__file__).parents[2] / "examples" / "knowledge_graph" / "classify_entities.py"
     found = importlib.util.spec_from_file_location("classify_entities", path)
     assert found is not None
     assert found.loader is not None

@@ -135,7 +135,9 @@ def test_it_logs_with_the_accelerator_and_ends_with_a_line(accelerate, tmp_path,
 def test_memory_makes_the_budget_of_all_that_was_prepared(
     accelerate, tmp_path, monkeypatch
 ) -> None:
-    monkeypatch.setattr("shorthaul.advice.watching.memory_shares.resident_bytes", lambda: 50 * 2**20)
+    monkeypatch.setattr(
+        "shorthaul.advice.watching.memory_shares.resident_bytes", lambda: 50 * 2**20
+    )
     expected, _, _ = train(accelerate)
     got, model, (_, handle) = train(accelerate, make_hook(tmp_path, memory="60MiB"))
     assert expected == got

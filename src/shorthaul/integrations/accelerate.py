@@ -22,6 +22,9 @@ def offload_prepared(
     accelerator: Any,
     memory: int | str | None = None,
     directory: str | os.PathLike[str] | None = None,
+    *,
+    report: str | os.PathLike[str] | None = None,
+    report_every: int | None = None,
     **knobs: Any,
 ) -> PreparedOffload:
     """Offload what the models save that `accelerator.prepare` returns from now on.
@@ -35,9 +38,12 @@ def offload_prepared(
             states and what is resident at the first call in training are taken off, the rest is the
             budget of live activations. None (default), without a `budget`, lets everything leave.
         directory: A directory on a disk; None (default) takes the scratch setting.
+        report: A file to which a line of JSON is added now and then; None (default) for none.
+        report_every: After how many steps; None (default) for 100.
         knobs: Further arguments of `sh.offload_activations`.
     """
-    prepared = PreparedOffload(accelerator, memory, directory, **knobs)
+    told = {"report": report, "report_every": report_every}
+    prepared = PreparedOffload(accelerator, memory, directory, **told, **knobs)
     prepared.watch()
     return prepared
 
@@ -119,7 +125,6 @@ class PreparedOffload(OffloadedTraining):
         entered = self.offload if torch.is_grad_enabled() else None
         if entered is not None:
             entered.__enter__()
-            self.steps += 1
         self._entered.append(entered)
         return self
 
@@ -132,3 +137,4 @@ class PreparedOffload(OffloadedTraining):
         entered = self._entered.pop() if self._entered else None
         if entered is not None:
             entered.__exit__(kind, error, trace)
+            self.note_step()

@@ -29,6 +29,8 @@ class ShorthaulCallback(OffloadedTraining, TrainerCallback):
             states and what is resident when training begins are taken off, the rest is the budget
             of live activations. None (default), without a `budget`, lets everything leave memory.
         directory: A directory on a disk; None (default) takes the scratch setting.
+        report: A file to which a line of JSON is added now and then; None (default) for none.
+        report_every: After how many steps; None (default) for 100.
         knobs: Further arguments of `sh.offload_activations`.
     """
 

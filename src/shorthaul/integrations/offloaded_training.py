@@ -16,6 +16,7 @@ import torch
 
 from shorthaul.advice.watching.memory_shares import MemoryShares, measure_shares
 from shorthaul.errors import PlanError
+from shorthaul.integrations.step_reports import StepReports
 from shorthaul.offload import ActivationOffload, offload_activations
 from shorthaul.units import parse_bytes
 
@@ -29,6 +30,8 @@ class OffloadedTraining:
         memory: What the whole process may have, such as `"8GiB"`; None (default), without a
             `budget`, lets everything leave memory.
         directory: A directory on a disk; None (default) takes the scratch setting.
+        report: A file to which a line of JSON is added now and then; None (default) for none.
+        report_every: After how many steps; None (default) for 100.
         knobs: Further arguments of `sh.offload_activations`.
     """
 
@@ -36,6 +39,9 @@ class OffloadedTraining:
         self,
         memory: int | str | None = None,
         directory: str | os.PathLike[str] | None = None,
+        *,
+        report: str | os.PathLike[str] | None = None,
+        report_every: int | None = None,
         **knobs: Any,
     ) -> None:
         if memory is not None and knobs.get("budget") is not None:
@@ -44,6 +50,7 @@ class OffloadedTraining:
             )
         self.memory_bytes = None if memory is None else parse_bytes(memory)
         self.directory, self.knobs = directory, knobs
+        self.reports = StepReports.make(report, report_every)
         self.offload: ActivationOffload | None = None
         self.shares: MemoryShares | None = None
         self.steps = 0  # training steps, each of one batch
@@ -73,9 +80,16 @@ class OffloadedTraining:
         """
         if self.offload is None:
             return step(*args, **kwargs)
-        self.steps += 1
         with self.ending_on_error(), self.offload:
-            return step(*args, **kwargs)
+            result = step(*args, **kwargs)
+        self.note_step()
+        return result
+
+    def note_step(self) -> None:
+        """Count a step, and write a report when it is time for one."""
+        self.steps += 1
+        if self.reports is not None and self.reports.is_due(self.steps):
+            self.reports.write(self.steps, self.metrics())
 
     @contextmanager
     def ending_on_error(self) -> Iterator[None]:

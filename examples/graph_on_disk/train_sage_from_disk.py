@@ -1,6 +1,6 @@
 """Train GraphSAGE with features that stay on disk, with the loss curve of features in memory.
 
-    python examples/train_sage_from_disk.py
+    python examples/graph_on_disk/train_sage_from_disk.py
 
 The graph is the source of the Python standard library on this machine: who defines, calls, imports
 and inherits what. The task is to tell what a function gives back. The same model is trained twice from

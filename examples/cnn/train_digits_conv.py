@@ -2,7 +2,7 @@
 
 Both start from the same weights and see the same batches; they end with the same accuracy.
 
-    python examples/train_digits_conv.py
+    python examples/cnn/train_digits_conv.py
 """
 
 import argparse

@@ -1,6 +1,6 @@
 """Train a small GPT on text under a budget of activation memory, with the loss curve of keep-all.
 
-    python examples/train_gpt_offload.py
+    python examples/transformer/train_gpt_offload.py
 
 The corpus is the source of the Python standard library on this machine. The same model is trained
 twice from the same seed: everything kept in memory, then with activations on disk. The losses are

@@ -4,7 +4,7 @@ import runpy
 import sys
 from pathlib import Path
 
-EXAMPLE = Path(__file__).parents[2] / "examples" / "write_your_own_layer.py"
+EXAMPLE = Path(__file__).parents[3] / "examples" / "own_layer" / "write_your_own_layer.py"
 
 
 def test_both_trainings_have_the_same_losses(monkeypatch, capsys):

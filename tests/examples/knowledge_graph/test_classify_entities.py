@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-EXAMPLE = Path(__file__).parents[2] / "examples" / "classify_entities.py"
+EXAMPLE = Path(__file__).parents[3] / "examples" / "knowledge_graph" / "classify_entities.py"
 
 
 def _write_entities(folder: Path) -> None:

@@ -1,7 +1,7 @@
 """Classify the entities of a knowledge graph with R-GCN, as in its paper.
 
-    python examples/classify_entities.py ../shared/data/aifb
-    python examples/classify_entities.py ../shared/data/mutag --bases 30 --weight-decay 5e-4
+    python examples/knowledge_graph/classify_entities.py ../shared/data/aifb
+    python examples/knowledge_graph/classify_entities.py ../shared/data/mutag --bases 30 --weight-decay 5e-4
 
 The folder holds the benchmark as it is handed out: triples (`*.nt.gz`), and who is to be told
 (`trainingSet.tsv`, `testSet.tsv`). Nodes have no features, only numbers: the first layer's weights

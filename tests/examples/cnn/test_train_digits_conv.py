@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from examples.train_digits_conv import main
+from examples.cnn.train_digits_conv import main
 
 pytest.importorskip("sklearn")
 

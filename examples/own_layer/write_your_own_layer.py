@@ -1,6 +1,6 @@
 """Write a relational layer in a few lines, have it compiled, and tell functions apart with it.
 
-    python examples/write_your_own_layer.py
+    python examples/own_layer/write_your_own_layer.py
 
 The graph is the source of the Python standard library on this machine: who defines, calls, imports
 and inherits what. The task is to tell what a function gives back. The layer below exists in no library:
