@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 import shorthaul as sh
+from shorthaul.distributed.checked_files import FilesToCheck, check_files
+from shorthaul.distributed.partition.manifest import Manifest
+from shorthaul.distributed.ranks.line import Line
+from shorthaul.distributed.ranks.world import find_world
 from shorthaul.errors import PartFileError, RowArgumentError
 from tests.distributed.part_folders import cut_homogeneous, drawn_graph, features_of, typed_graph
+from tests.distributed.rank_processes import run_ranks
 
 
 def test_a_process_alone_sees_everything(tmp_path: Path) -> None:
@@ -38,6 +44,30 @@ def test_questions_about_what_is_not_there_are_refused(tmp_path: Path) -> None:
         parts.features("paper", storage="tape")  # type: ignore[arg-type]
     with pytest.raises(RowArgumentError, match="a positive number"):
         sh.distributed.open(tmp_path, timeout_seconds=0)
+
+
+def check_in_slices(rank: int, folder: Path) -> int:
+    """How often ranks meet when each file takes longer than they work at a time."""
+    manifest = Manifest.read(folder)
+    files = FilesToCheck(folder, manifest, (rank,), (rank,), (0, 1), rank)
+    line = Line(find_world(), timeout_seconds=20.0, name="test")
+    line.timeout_seconds = 0.0
+    met: list[str] = []
+    run = line.run
+
+    def counting(where: str, work: Any) -> Any:
+        met.append(where)
+        return run(where, work)
+
+    line.run = counting  # type: ignore[method-assign]
+    check_files(line, files, "", checksums=True)
+    return len(met)
+
+
+def test_ranks_meet_while_they_check_files(tmp_path: Path) -> None:
+    cut_homogeneous(tmp_path, 2, hot=0.1)
+    one, other = run_ranks(check_in_slices, 2, tmp_path, tmp_path)
+    assert one == other > len(Manifest.read(tmp_path).files) / 2
 
 
 def test_checksums_may_be_left_out(tmp_path: Path) -> None:

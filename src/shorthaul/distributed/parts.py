@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from shorthaul.distributed.checked_files import FilesToCheck, check_files
 from shorthaul.distributed.partition.book import PartitionBook
 from shorthaul.distributed.partition.manifest import (
     MANIFEST,
@@ -312,40 +313,16 @@ def open(
     assert manifest is not None
     line.know(peers)
     parts = Parts(place, manifest, world, peers, line, shares_machine=shares_machine)
-    fault = _check_files(parts, checksums=checksums)
-    line.run(f"checking the files of {place}", lambda wire: share_problem(wire, fault, words))
+    files = FilesToCheck(
+        place,
+        manifest,
+        tuple(parts.near_parts),
+        tuple(range(starts[world.rank], starts[world.rank + 1])),
+        tuple(each.rank for each in peers if each.machine == me.machine),
+        world.rank,
+    )
+    check_files(line, files, words, checksums=checksums)
     return parts
-
-
-def _check_files(parts: Parts, *, checksums: bool) -> Exception | None:
-    """What is wrong with the files that this rank reads."""
-    near = {f"part-{part}" for part in parts.near_parts}
-    machine = parts.peers[parts.rank].machine
-    beside = [each.rank for each in parts.peers if each.machine == machine]
-    own = {f"part-{part}" for part in range(*_own_parts(parts))}
-    turn = itertools.cycle(beside)
-    # Files that all read are shared out among those who read the same copy.
-    shared = {
-        name: next(turn) == parts.rank
-        for name in parts.manifest.files
-        if not name.startswith("part-")
-    }
-    try:
-        parts.manifest.require_files(
-            parts.folder, lambda name: name in shared or name.split("/")[0] in near
-        )
-        if checksums:
-            parts.manifest.require_checksums(
-                parts.folder, lambda name: shared.get(name, name.split("/")[0] in own)
-            )
-    except Exception as error:
-        return error
-    return None
-
-
-def _own_parts(parts: Parts) -> tuple[int, int]:
-    starts = parts.manifest.book.parts_of_ranks(parts.ranks)
-    return starts[parts.rank], starts[parts.rank + 1]
 
 
 def _only(what: str, names: Any) -> str:

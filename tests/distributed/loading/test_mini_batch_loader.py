@@ -101,7 +101,9 @@ def together(shares: list[Any]) -> Any:
     ("ranks", "options"),
     [
         (2, {}),
-        (4, {"prefetch": 0, "look_ahead": 0, "kept_bytes": 0}),
+        pytest.param(
+            *(4, {"prefetch": 0, "look_ahead": 0, "kept_bytes": 0}), marks=pytest.mark.slow
+        ),
         (4, {"prefetch": 5, "kept_bytes": 200, "prefetch_bytes": 300}),
     ],
 )

@@ -137,8 +137,8 @@ class Manifest:
                     _AGAIN + ".",
                 )
 
-    def require_checksums(self, folder: Path, is_wanted: Callable[[str], bool]) -> None:
-        """Read the wanted files, and raise unless each is the one that was written."""
+    def require_checksums(self, folder: Path, is_wanted: Callable[[str], bool]) -> Iterator[str]:
+        """Read the wanted files one by one, and raise unless each is the one that was written."""
         for name, (_, checksum) in self.files.items():
             if is_wanted(name):
                 found = sum_file(folder / name)
@@ -148,6 +148,7 @@ class Manifest:
                         f"its checksum is {found:#010x}, and {checksum:#010x} when it was written",
                         _AGAIN + ".",
                     )
+                yield name
 
 
 def sum_file(path: Path) -> int:

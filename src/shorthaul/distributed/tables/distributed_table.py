@@ -18,12 +18,14 @@ from shorthaul.distributed.tables.gather_plan import (
 from shorthaul.distributed.tables.kept_rows import KeptRows
 from shorthaul.distributed.tables.near_rows import NearRows
 from shorthaul.distributed.tables.row_exchange import Round, announce, exchange_rows
+from shorthaul.distributed.tables.sum_exchange import exchange_sums
+from shorthaul.distributed.tables.sum_plan import narrow_pointers, plan_sums, require_sums
 from shorthaul.distributed.tables.traffic import Traffic
 from shorthaul.distributed.tables.wire_format import WireFormat
 from shorthaul.errors import RowIndexError, ShorthaulError
 from shorthaul.jit.outside_graphs import outside_graphs
 from shorthaul.tensors.kernels.host_kernels import plain_ids, require_ids
-from shorthaul.tensors.tables.table import RowTable
+from shorthaul.tensors.tables.table import HostTable, RowTable
 
 _MOST_INT32 = 2**31 - 1
 NoteServed = Callable[[list[int], list[int], torch.Tensor], None]
@@ -108,6 +110,83 @@ class DistributedTable:
         rows = self.fetch(wire, plan, problem, this)
         return rows.index_select(0, plan.inverse)
 
+    @outside_graphs
+    def gather_reduce(
+        self,
+        pointers: torch.Tensor,
+        ids: torch.Tensor,
+        op: str = "sum",
+        weights: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """One row for each segment `ids[pointers[s]:pointers[s + 1]]`: the sum or mean of its rows.
+
+        An owner of many of a segment's rows sends their sum, where that is fewer bytes than its rows.
+        A collective, as `gather` is; all ranks give weights or none does.
+
+        Args:
+            pointers: Where segments begin, and at last the number of ids.
+            ids: As for `gather`.
+            op: `"sum"` (default) or `"mean"`, the same on all ranks.
+            weights: A number for each id, by which its row is multiplied; None (default) for none.
+        """
+        number, self._rounds = self._rounds, self._rounds + 1
+        words = f"{op}s of rows of `{self.name}`{'' if weights is None else ', weighted'}"
+        this = Round(words, number, self.parts)
+
+        def work(wire: Wire) -> torch.Tensor:
+            return self._reduce(wire, this, pointers, ids, op, weights)
+
+        return self.line.run(f"{words}, gather {number:,}", work)
+
+    def _reduce(
+        self,
+        wire: Wire,
+        this: Round,
+        pointers: torch.Tensor,
+        ids: torch.Tensor,
+        op: str,
+        weights: torch.Tensor | None,
+    ) -> torch.Tensor:
+        none = torch.empty(0, dtype=torch.int64, device="cpu")
+        given, ends, factors = none, none.new_zeros(1), None
+        problem: ShorthaulError | None = None
+        try:
+            require_ids(ids)
+            require_sums(pointers, ids, op, weights, self.dtype)
+            given, ends = plain_ids(ids, self.rows), pointers.long()
+            factors = None if weights is None else weights.detach().to(self.dtype)
+        except ShorthaulError as error:
+            problem = error
+        narrow = self._id_dtype
+        plan = plan_sums(
+            ends,
+            given,
+            self.placement,
+            row_bytes=self.form.row_bytes + narrow.itemsize,
+            sum_bytes=self.shape[1:].numel() * self.dtype.itemsize,
+            pair_bytes=narrow.itemsize + (0 if factors is None else self.dtype.itemsize),
+        )
+        is_row = ~plan.is_partial
+        asked = plan_gather(given[is_row], self.placement)
+        # Rows first: theirs is the round in which problems are told.
+        rows = self.fetch(wire, asked, problem, this)
+        own = None if factors is None else factors[is_row]
+        narrowed = narrow_pointers(ends, is_row)
+        sums = HostTable(rows).gather_reduce(narrowed, asked.inverse, "sum", own)
+        if wire.world.ranks > 1:
+            theirs = None if factors is None else factors[plan.order]
+            pairs = given[plan.order].to(narrow)
+            found = exchange_sums(wire, plan, pairs, theirs, self._serve, self.traffic)
+            sums.index_add_(0, plan.segments, found)
+        if op == "mean":
+            sizes = ends.diff().clamp(min=1).to(sums.dtype)
+            sums /= sizes.view(-1, *[1] * (sums.dim() - 1))
+        return sums
+
+    @property
+    def _id_dtype(self) -> torch.dtype:
+        return torch.int32 if self.rows <= _MOST_INT32 else torch.int64
+
     def plan(self, ids: Any) -> tuple[GatherPlan, ShorthaulError | None]:
         """Where the rows of `ids` come from, and what is wrong with them: then nothing is asked for."""
         empty = torch.empty(0, dtype=torch.int64, device="cpu")
@@ -154,14 +233,15 @@ class DistributedTable:
             rows[plan.hot_at] = self._hot.gather(plan.hot_rows)
             traffic.hot_rows += len(plan.hot_at)
         if wire.world.ranks > 1:
-            narrow = torch.int32 if self.rows <= _MOST_INT32 else torch.int64
 
             def serve(served: torch.Tensor) -> torch.Tensor:
                 if note_served is not None:
                     note_served(counts, wanted, served)
                 return self._serve(served)
 
-            data = exchange_rows(wire, ids.to(narrow), counts, wanted, self.form, serve, traffic)
+            data = exchange_rows(
+                wire, ids.to(self._id_dtype), counts, wanted, self.form, serve, traffic
+            )
             if kept is not None and found is not None:
                 kept.keep(ids, data)
                 whole, missing = found

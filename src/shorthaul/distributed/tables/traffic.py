@@ -25,6 +25,8 @@ class Traffic:
     kept_rows: int = 0  # fetched for an earlier batch and kept
     far_rows: int = 0  # sent by other ranks
     served_rows: int = 0  # sent to other ranks
+    far_sums: int = 0  # sums that other ranks made of rows of theirs, and sent
+    served_sums: int = 0  # the same, sent to other ranks
     received_bytes: int = 0  # from other ranks: rows, ids, and 32 bytes for each rank and round
     sent_bytes: int = 0  # to other ranks, the same
     largest_error: float = 0.0  # of a value that this rank sent in a format of fewer bytes
