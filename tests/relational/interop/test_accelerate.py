@@ -156,7 +156,6 @@ def _hooked():
     [
         (lambda: pyg.SAGEConv(4, 4, aggr="median"), "aggr is 'median'"),
         (lambda: pyg.SAGEConv(4, 4, aggr=["mean", "max"]), "aggr is"),
-        (lambda: pyg.SAGEConv(-1, 4), "run the model once"),
         (lambda: pyg.RGCNConv(4, 4, 2, flow="target_to_source"), "flow is 'target_to_source'"),
         (lambda: pyg.RGCNConv((4, 6), 4, 2), "width 4 and targets 6"),
         (lambda: Special(4, 4, 2), "subclass of RGCNConv"),

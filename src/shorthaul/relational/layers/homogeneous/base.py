@@ -41,6 +41,21 @@ class HomogeneousConv(nn.Module):
     out_channels: int
     function: Any  # the compiled function of the usual call
 
+    def weights(self) -> dict[str, torch.Tensor]:
+        """What messages are made with, by the names of the program."""
+        raise NotImplementedError
+
+    def message_function(self, *, is_weighted: bool) -> Any:  # noqa: ARG002
+        """What targets hear, apart from their sources, and nothing else: no bias, no own features.
+
+        None where the layer does more with it than to add: then it is called as a whole.
+        """
+        return None
+
+    def own_terms(self) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+        """What every target is given besides: its features times a matrix (out, in), and a bias."""
+        return None, None
+
     def read(self, x: Any, edge_index: Any, size: Any = None) -> LayerInput:
         """The graph and features of a call; widths of targets that do not fit are an error."""
         if isinstance(x, torch.Tensor) and isinstance(self.in_channels, tuple | list):

@@ -151,6 +151,7 @@ class GATConv(HomogeneousConv):
             for is_apart in (False, True)
             for returns in (False, True)
         }
+        self.alone: Any = None  # for models of many relations, when one asks
         self.function = self.functions[not shared, False]
         self.reset_parameters()
 
@@ -222,6 +223,18 @@ class GATConv(HomogeneousConv):
         if not return_attention_weights:
             return made
         return made[0], (edges_of(graph).long(), made[1].squeeze(-1))
+
+    def message_function(self, *, is_weighted: bool) -> Any:
+        """See the base class; attributes of edges are the layer's, no weights."""
+        if is_weighted is (self.edge_dim is None):
+            return None  # the call says what is wrong
+        if self.alone is None:
+            self.alone = self._compile(is_apart=True, returns=False, alone=True)
+        return self.alone
+
+    def own_terms(self) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+        """See the base class."""
+        return None if self.res is None else self.res.weight, self.bias
 
     def weights(self) -> dict[str, torch.Tensor]:
         """What the messages are made with, by the names of the program."""

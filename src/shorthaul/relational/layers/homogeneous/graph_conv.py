@@ -84,6 +84,7 @@ class GraphConv(HomogeneousConv):
             for targets in ("joined", "apart", "none")
             for is_weighted in (False, True)
         }
+        self.alone: dict[bool, Any] = {}  # for models of many relations, when one asks
         self.function = self.functions["joined", False]
 
     def _compile(self, targets: str, *, is_weighted: bool, alone: bool = False) -> Any:
@@ -138,6 +139,19 @@ class GraphConv(HomogeneousConv):
             given.graph, tensors, training=self.training, num_targets=given.num_targets
         )
         return out
+
+    def message_function(self, *, is_weighted: bool) -> Any:
+        """See the base class."""
+        found = self.alone.get(is_weighted)
+        if found is None:
+            found = self.alone[is_weighted] = self._compile(
+                "none", is_weighted=is_weighted, alone=True
+            )
+        return found
+
+    def own_terms(self) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+        """See the base class."""
+        return self.lin_root.weight, self.lin_rel.bias
 
     def weights(self) -> dict[str, torch.Tensor]:
         """What the messages are made with, by the names of the program."""

@@ -75,7 +75,7 @@ class SAGEConv(HomogeneousConv):
     ) -> None:
         super().__init__()
         require_aggregation(aggr)
-        widths = read_pair(in_channels)
+        widths = self.widths = read_pair(in_channels)
         self.in_channels, self.out_channels, self.aggr = in_channels, out_channels, aggr
         self.normalize, self.root_weight, self.project = normalize, root_weight, project
         self.is_alike = widths[0] == widths[1]
@@ -83,7 +83,8 @@ class SAGEConv(HomogeneousConv):
         self.lin_l = nn.Linear(widths[0], out_channels, bias=bias)
         self.lin_r = nn.Linear(widths[1], out_channels, bias=False) if root_weight else None
         absent = set() if bias else {"bias"}
-        sizes = {"width": widths[0], "out": out_channels}
+        sizes = self.sizes = {"width": widths[0], "out": out_channels}
+        self.alone: Any = None  # for models of many relations, when one asks
         alone = set() if root_weight and not project and self.is_alike else {"own"}
         self.function = sage.compile(sizes, {"aggr": aggr}, absent | alone)
         self.apart = sage.compile(sizes, {"aggr": aggr}, absent | {"own"})
@@ -130,6 +131,22 @@ class SAGEConv(HomogeneousConv):
         if self.lin_r is not None and own is not None:
             out = out + self.lin_r(own)
         return nn.functional.normalize(out) if self.normalize else out
+
+    def weights(self) -> dict[str, torch.Tensor]:
+        """What the messages are made with, by the names of the program."""
+        return {"neighbors": self.lin_l.weight.t()}
+
+    def message_function(self, *, is_weighted: bool) -> Any:
+        """See the base class."""
+        if is_weighted or self.normalize or self.project:
+            return None
+        if self.alone is None:
+            self.alone = sage.compile(self.sizes, {"aggr": self.aggr}, {"own", "bias"})
+        return self.alone
+
+    def own_terms(self) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+        """See the base class."""
+        return None if self.lin_r is None else self.lin_r.weight, self.lin_l.bias
 
     def extra_repr(self) -> str:
         """Widths and aggregation."""

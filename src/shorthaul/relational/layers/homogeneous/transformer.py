@@ -141,6 +141,7 @@ class TransformerConv(HomogeneousConv):
             for is_apart in (False, True)
             for returns in (False, True)
         }
+        self.alone: Any = None  # for models of many relations, when one asks
         self.function = self.functions[False, False]
 
     def _compile(self, *, is_apart: bool, returns: bool, alone: bool = False) -> Any:
@@ -203,6 +204,22 @@ class TransformerConv(HomogeneousConv):
         if not returns:
             return made
         return made[0], (edges_of(given.graph).long(), made[1].squeeze(-1))
+
+    def message_function(self, *, is_weighted: bool) -> Any:
+        """See the base class; attributes of edges are the layer's, no weights."""
+        if is_weighted is (self.edge_dim is None):
+            return None  # the call says what is wrong
+        if self.beta:
+            return None
+        if self.alone is None:
+            self.alone = self._compile(is_apart=True, returns=False, alone=True)
+        return self.alone
+
+    def own_terms(self) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+        """See the base class."""
+        if not self.root_weight:
+            return None, None
+        return self.lin_skip.weight, self.lin_skip.bias
 
     def weights(self) -> dict[str, torch.Tensor]:
         """What the messages are made with, by the names of the program."""

@@ -1,0 +1,217 @@
+"""A layer per relation against PyG's `HeteroConv`: drawn types, layers and ways to aggregate."""
+
+import copy
+import pickle
+
+import pytest
+import torch
+
+from shorthaul.relational import GATConv, HeteroConv, SAGEConv, accelerate
+from tests.relational.layers import comparing
+
+pytest.importorskip("torch_geometric.nn")
+
+import torch_geometric.nn as pyg
+
+from tests.relational.layers.drawn_layers import Draw
+
+# PyG warns of types that nothing leads to.
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+AGGREGATIONS = ("sum", "sum", "sum", "mean", "mean", "max", "min", "cat", None)
+KINDS = ("sage", "sage max", "gat", "gatv2", "graph", "transformer", "gin", "gcn", "left")
+
+
+def _draw_conv(draw, kind, widths, same):
+    """One relation's layer, and the name under which its edges' values are passed, if it has any."""
+    out = 4
+    if kind.startswith("sage"):
+        aggr = "max" if kind.endswith("max") else draw.pick("mean", "add")
+        options = draw.options(root_weight=(False,), bias=(False,), normalize=(True,))
+        return pyg.SAGEConv(widths, out, aggr=aggr, **options), ""
+    if kind == "graph":
+        return pyg.GraphConv(widths, out, bias=draw.pick(True, False)), draw.pick("", "edge_weight")
+    if kind == "gin":
+        return pyg.GINConv(torch.nn.Sequential(torch.nn.Linear(widths[0], out))), ""
+    if kind == "gcn":
+        return pyg.GCNConv(widths[0], out), ""
+    if kind == "left":
+        return pyg.LEConv(widths, out), ""
+    edge_dim = draw.pick(None, 2)
+    options = {"heads": 2, "edge_dim": edge_dim, "concat": draw.pick(True, False)}
+    options["bias"] = draw.pick(True, False)
+    width = out // 2 if options["concat"] else out
+    named = "" if edge_dim is None else "edge_attr"
+    if kind == "transformer":
+        options |= {"beta": draw.pick(True, False), "root_weight": draw.pick(True, False)}
+        return pyg.TransformerConv(widths, width, **options), named
+    options["residual"] = draw.pick(True, False)
+    options["add_self_loops"] = same and draw.pick(True, False)
+    layer = pyg.GATConv if kind == "gat" else pyg.GATv2Conv
+    return layer(widths, width, **options), named
+
+
+def _draw(number):
+    """PyG's layer, its call, and the features, all drawn; relations repeat kinds and widths."""
+    draw = Draw(f"hetero {number}")
+    names = "abc"[: draw.randint(1, 3)]
+    is_uniform, is_alike = draw.random() < 0.6, draw.random() < 0.7
+    widths = {name: 3 if is_uniform else draw.pick(2, 3) for name in names}
+    counts = {name: draw.randint(1, 9) for name in names}
+    kinds = [draw.pick(*KINDS) for _ in range(draw.pick(1, 1, 2))]
+    convs, edges, values = {}, {}, {"edge_attr": {}, "edge_weight": {}}
+    floats = {name: draw.tensor(counts[name], widths[name]) for name in names}
+    for relation in range(draw.randint(2, 8)):
+        source, target = draw.pick(*names), draw.pick(*names)
+        kind, same = draw.choice(kinds), source == target
+        if kind == "gcn" and not same:
+            kind = "sage"
+        if kind == "gin" and widths[source] != widths[target]:
+            kind = "sage"
+        types = source, f"r{relation}", target
+        options = Draw(f"options {number} {kind}") if is_alike else draw
+        convs[types], named = _draw_conv(options, kind, (widths[source], widths[target]), same)
+        if draw.random() < 0.9 or not edges:
+            edges[types] = draw.edges(counts[source], counts[target])
+            if named:
+                shape = (
+                    (edges[types].shape[1], 2) if named == "edge_attr" else edges[types].shape[1:]
+                )
+                values[named][types] = f"{named} {relation}"
+                floats[f"{named} {relation}"] = draw.tensor(*shape)
+    layer = pyg.HeteroConv(convs, aggr=draw.choice(AGGREGATIONS)).double()
+    generator = torch.Generator().manual_seed(number)
+    with torch.no_grad():
+        for each in layer.parameters():
+            each.copy_(torch.randn(each.shape, generator=generator) * 0.7)
+
+    def call(module, x):
+        named = {
+            f"{name}_dict": {types: x[each] for types, each in given.items()}
+            for name, given in values.items()
+            if given
+        }
+        return module({name: x[name] for name in names}, edges, **named)
+
+    return layer, call, floats
+
+
+def _use_reference(module):
+    for each in module.modules():
+        comparing.use_backend(each, "reference")
+        for weighted in (False, True) if hasattr(each, "message_function") else ():
+            function = each.message_function(is_weighted=weighted)
+            if function is not None:
+                function.backend = "reference"
+
+
+def _check(number, backend):
+    theirs, call, floats = _draw(number)
+    ours = copy.deepcopy(theirs)
+    report = accelerate(ours)
+    assert all("LEConv" in type(ours.get_submodule(name)).__name__ for name in report.left)
+    assert type(ours) is HeteroConv
+    if backend == "reference":
+        _use_reference(ours)
+    expected = comparing.run_layer(theirs, call, floats, torch.float64)
+    got = comparing.run_layer(ours, call, floats, torch.float64)
+    assert list(got) == list(expected)
+    comparing.assert_close(got, expected, comparing.allow_double(expected), f"{number}: {theirs}")
+    return ours
+
+
+def test_same_as_pyg_in_float64():
+    groups = [_check(number, "reference").programs.last for number in range(50)]
+    assert (
+        sum(max(map(len, each), default=0) > 1 for each in groups) > 8
+    )  # several relations in one
+    assert sum(len(each) > 1 for each in groups) > 5  # several programs
+
+
+def test_kernels_compute_the_same():
+    for number in (0, 1):
+        _check(number, "auto")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3000)
+def test_more_of_the_same():
+    for number in range(50, 400):
+        _check(number, "reference")
+    for number in range(400, 430):
+        _check(number, "auto")
+
+
+TYPES = (("a", "x", "b"), ("b", "y", "b"), ("b", "z", "a"))
+X = {"a": torch.randn(3, 4), "b": torch.randn(5, 4)}
+EDGES = {each: torch.tensor([[0, 1, 2], [0, 0, 2]]) for each in TYPES}
+
+
+def _make(make=lambda: SAGEConv((4, 4), 2), aggr="sum"):
+    return HeteroConv({each: make() for each in TYPES}, aggr)
+
+
+def test_layers_that_are_alike_are_one_program():
+    layer = _make()
+    layer(X, EDGES)
+    assert list(layer.programs.last) == [TYPES]
+    text = layer.explain(stage="as written")
+    assert "one program for a__x__b, b__y__b, b__z__a" in text
+    assert "neighbors = input {kind=weight}" in text
+    assert "over relation" in text
+    kernels = layer.explain(stage="kernels")
+    assert kernels.count("product") == 1  # of all relations
+
+
+def test_copies_and_pickles_compute_the_same():
+    layer = _make()
+    expected = layer(X, EDGES)
+    for other in (copy.deepcopy(layer), pickle.loads(pickle.dumps(layer))):
+        found = other(X, EDGES)
+        assert all(torch.equal(found[name], value) for name, value in expected.items())
+
+
+def test_a_hook_on_a_relation_is_called():
+    layer, seen = _make(), []
+    expected = layer(X, EDGES)
+    next(layer.convs.children()).register_forward_hook(lambda *_: seen.append(1))
+    found = layer(X, EDGES)
+    assert seen == [1]
+    assert [len(each) for each in layer.programs.last] == [2]
+    for name, value in expected.items():
+        torch.testing.assert_close(found[name], value)
+
+
+def test_inside_torch_compile():
+    layer = _make(lambda: GATConv((4, 4), 2, add_self_loops=False)).double()
+    x = {name: value.double() for name, value in X.items()}
+    expected = layer(x, EDGES)
+    found = torch.compile(layer, backend="eager")(x, EDGES)
+    for name, value in expected.items():
+        torch.testing.assert_close(found[name], value)
+
+
+def test_training_drops_attention_of_all_relations_in_one_program():
+    layer = _make(lambda: GATConv((4, 4), 2, add_self_loops=False, dropout=0.9))
+    quiet = layer.eval()(X, EDGES)["b"]
+    torch.manual_seed(1)
+    assert not torch.equal(layer.train()(X, EDGES)["b"], quiet)
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (lambda: HeteroConv({}, "median"), "one of 'sum', 'mean'"),
+        (lambda: _make()(X, {**EDGES, TYPES[0]: EDGES[TYPES[0]] + 5}), "source"),
+        (lambda: _make()(X, EDGES, edge_attr={}), "end with _dict"),
+        (
+            lambda: _make(lambda: GATConv((4, 4), 2, edge_dim=1, add_self_loops=False))(
+                X, EDGES, edge_attr_dict={each: torch.ones(2, 1) for each in TYPES}
+            ),
+            "has 2 rows, but there are 3 edges",
+        ),
+    ],
+)
+def test_what_does_not_fit_is_named(call, said):
+    with pytest.raises(ValueError, match=said):
+        call()
