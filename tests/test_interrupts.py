@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
 import threading
@@ -7,7 +8,7 @@ import threading
 import pytest
 
 from shorthaul import interrupts
-from shorthaul.interrupts import PatientLock, deferred_interrupts, obey_interrupts
+from shorthaul.interrupts import PatientLock, deferred_interrupts, obey_interrupts, when_gone
 
 
 def interrupt() -> None:
@@ -208,3 +209,55 @@ def test_a_child_forked_by_a_thread_inside_hears_its_own_interrupts():
         thread.start()
         thread.join()
     assert codes == [0]
+
+
+class Owner:
+    """Something that can be referred to weakly."""
+
+
+def test_what_is_due_happens_when_the_last_reference_dies():
+    found: list[int] = []
+    owner = other = Owner()
+    when_gone(owner, found.append, 7)
+    del owner
+    assert found == []
+    del other
+    assert found == [7]
+
+
+def test_what_was_cancelled_is_not_due():
+    found: list[int] = []
+    owner = Owner()
+    ending = when_gone(owner, found.append, 7)
+    ending.cancel()
+    ending.cancel()
+    del owner
+    assert found == []
+
+
+def test_several_are_due_and_the_dead_are_forgotten():
+    found: list[int] = []
+    for number in range(1000):
+        when_gone(Owner(), found.append, number)
+    assert found == list(range(1000))
+    owner = Owner()
+    when_gone(owner, found.append, 1)
+    when_gone(owner, found.append, 2)
+    del owner
+    assert sorted(found[-2:]) == [1, 2]
+    assert len(interrupts._endings) < 500
+
+
+def test_no_signal_is_lost_while_an_object_dies():
+    arrive = ctypes.CDLL(None)["raise"]  # those of Python look for signals themselves
+    caught = []
+    for _ in range(20):
+        owner = Owner()
+        when_gone(owner, arrive, signal.SIGINT)
+        try:
+            del owner
+            for _ in range(3):
+                pass
+        except KeyboardInterrupt:
+            caught.append(True)
+    assert len(caught) == 20

@@ -16,6 +16,7 @@ from rich.console import Console
 
 import shorthaul as sh
 from shorthaul.meter import (
+    KeptBytes,
     Meter,
     read_peak_resident_bytes,
     record_compile,
@@ -421,3 +422,22 @@ def test_inside_its_block_a_meter_tells_of_the_time_so_far() -> None:
     assert (peak_bytes is None) == (m.peak_resident_bytes is None)
     if peak_bytes is not None and m.peak_resident_bytes is not None:
         assert 0 < peak_bytes <= m.peak_resident_bytes
+
+
+def test_bytes_of_an_object_that_is_gone_are_kept_no_more() -> None:
+    class Owner:
+        def __init__(self) -> None:
+            self.kept = KeptBytes("tests")
+
+    owner, other = Owner(), Owner()
+    with sh.meter() as counted:
+        owner.kept.change(100)
+        other.kept.change(10)
+        owner.kept.change(-30)
+        assert (owner.kept.bytes, counted.kept_bytes) == (70, {"tests": 80})
+        del owner
+        other.kept.change(5)
+        assert counted.kept_bytes == {"tests": 15}
+        del other
+    assert counted.kept_bytes == {}
+    assert counted.peak_kept_bytes == 110

@@ -16,17 +16,21 @@ this is done first
 then it is obeyed
 
 Nothing of this can help code that runs while an object is destroyed: Python prints what is raised
-there and goes on, so that the signal is lost. Callbacks of weak references are therefore functions
-written in C, such as `deque.append`, and what follows from them is done later.
+there and goes on, so that the signal is lost. So no class has a destructor written in Python:
+`when_gone` calls a function written in C, such as `os.close` or `deque.append`.
 """
 
 from __future__ import annotations
 
 import _signal  # type: ignore[import-not-found]  # the wrappers in `signal` take ten times as long
+import functools
+import operator
 import os
 import signal
 import threading
 import time
+import weakref
+from collections.abc import Callable
 from types import FrameType, TracebackType
 from typing import Any
 
@@ -76,6 +80,45 @@ def obey_interrupts() -> None:
         handler = _handlers[number] if handler is _note else handler
         if callable(handler):
             handler(number, frame)
+
+
+class Ending(weakref.ref[Any]):
+    """A call that is due when an object is gone. Made by `when_gone`."""
+
+    __slots__ = ("run",)
+
+    run: Callable[[], object]
+
+    def cancel(self) -> None:
+        """Nothing is due any more."""
+        self.run = int  # which does nothing, in C
+
+
+_run: Any = operator.methodcaller(
+    "run"
+)  # from a weak reference's callback to the call, without Python
+_endings: dict[int, Ending] = {}
+_most_endings = 64  # the dead are looked for when there are more
+
+
+def when_gone(owner: object, function: Callable[..., object], *arguments: object) -> Ending:
+    """Have `function(*arguments)` called when nobody holds `owner` any more, but not at Python's end.
+
+    Args:
+        owner: An object that can be referred to weakly.
+        function: One written in C; in another, a signal could be lost.
+        arguments: For it; they must not lead to `owner`.
+    """
+    global _most_endings
+    ending = Ending(owner, _run)
+    ending.run = functools.partial(function, *arguments)
+    _endings[id(ending)] = ending
+    if len(_endings) > _most_endings:
+        for key, each in list(_endings.items()):
+            if each() is None:
+                _endings.pop(key, None)
+        _most_endings = max(64, 2 * len(_endings))
+    return ending
 
 
 class PatientLock:

@@ -26,6 +26,7 @@ from typing import Any
 
 from rich.table import Table
 
+from shorthaul.interrupts import when_gone
 from shorthaul.metric_formats import Metric, Point, format_opentelemetry, format_prometheus
 from shorthaul.units import format_bytes, format_seconds
 
@@ -48,11 +49,11 @@ class Meter:
     """
 
     moved: dict[tuple[str, str, str], Tally] = field(default_factory=dict)  # by (from, to, why)
-    kept_bytes: dict[str, int] = field(default_factory=dict)  # by what for
     peak_kept_bytes: int = 0  # the largest sum so far
     stall_seconds: dict[str, float] = field(default_factory=dict)  # by what was waited for
     launches: Counter[str] = field(default_factory=Counter)  # by kernel
     compiles: Counter[str] = field(default_factory=Counter)  # by kernel
+    _kept: dict[str, int] = field(default_factory=dict, repr=False)
     _began_at: float = field(default_factory=time.perf_counter, repr=False)
     _seconds: float | None = field(default=None, repr=False)  # None inside the block
     _peak_bytes: int | None = field(default=None, repr=False)
@@ -63,6 +64,13 @@ class Meter:
     def seconds(self) -> float:
         """The time that the block took, or has taken so far."""
         return time.perf_counter() - self._began_at if self._seconds is None else self._seconds
+
+    @property
+    def kept_bytes(self) -> dict[str, int]:
+        """What is held, by what for."""
+        if self._seconds is None:
+            _tell(_settle)
+        return self._kept
 
     @property
     def peak_resident_bytes(self) -> int | None:
@@ -208,7 +216,7 @@ class Meter:
         return table
 
     def _keep(self, now: dict[str, int]) -> None:
-        self.kept_bytes = dict(now)
+        self._kept = dict(now)
         self.peak_kept_bytes = max(self.peak_kept_bytes, sum(now.values()))
 
 
@@ -275,6 +283,25 @@ def record_kept(change_bytes: int, why: str) -> None:
     _tell(_note_kept, change_bytes, why)
 
 
+class KeptBytes:
+    """Bytes that one object keeps. When it is gone, so are they, and the meter hears of it next."""
+
+    def __init__(self, why: str) -> None:
+        self.why = why
+        self._held = [0]
+        when_gone(self, _queue.append, (_note_gone, (self._held, why)))
+
+    @property
+    def bytes(self) -> int:
+        """How many there are."""
+        return self._held[0]
+
+    def change(self, change_bytes: int) -> None:
+        """There are so many more, or fewer when it is negative."""
+        self._held[0] += change_bytes
+        record_kept(change_bytes, self.why)
+
+
 def record_stall(seconds: float, why: str) -> None:
     """Somebody waited `seconds` for `why`."""
     if _open_meters:
@@ -328,6 +355,14 @@ def _note_kept(change_bytes: int, why: str) -> None:
         _kept_now[why] = kept_bytes
     for each in _open_meters:
         each._keep(_kept_now)
+
+
+def _settle() -> None:
+    """What waits in the queue comes first, and nothing after it."""
+
+
+def _note_gone(held: list[int], why: str) -> None:
+    _note_kept(-held[0], why)
 
 
 def _note_stall(seconds: float, why: str) -> None:

@@ -44,7 +44,7 @@ NEIGHBORS = {
     "errors": {"units"},
     "dtypes": {"errors"},
     "settings": {"errors", "host_memory", "units"},
-    "meter": {"metric_formats", "units"},
+    "meter": {"interrupts", "metric_formats", "units"},
     "explain": {"errors"},
     "announcements": {"settings"},
     "datasets": {"graphs"},  # one of them is a graph

@@ -63,7 +63,7 @@ class KernelFunction:
             else ctypes.c_int64
             for each in function.arguments
         ]
-        self._compiled = compiled
+        self.compiled = compiled  # as it is in C: nothing is checked, counted or reported
         self._record_launch = functools.partial(record_launch, source.name)
         scope = {
             "_compiled": compiled,
@@ -89,7 +89,7 @@ class KernelFunction:
         contract was checked when they were made.
         """
         self._record_launch()
-        return self._report(self._compiled(*values))
+        return self._report(self.compiled(*values))
 
     def _report(self, result: Any) -> Any:
         if self._returns_status and result != 0:

@@ -16,7 +16,8 @@ from shorthaul.offload.codecs.compression import choose_codec
 from shorthaul.offload.context import ActivationOffload
 from shorthaul.offload.device.copies import DeviceCopier
 from shorthaul.offload.device.pinned_pool import PinnedBufferPool
-from shorthaul.offload.drive.endurance import Endurance, WearLimit, WriteLedger, identify_device
+from shorthaul.offload.drive.drives import Drives
+from shorthaul.offload.drive.endurance import Endurance
 from shorthaul.offload.drive.spool import SpoolSet
 from shorthaul.offload.policy.policy import (
     OffloadAll,
@@ -116,7 +117,7 @@ def offload_activations(
     is_automatic = compress == "auto"
     codec = None if compress is None or is_automatic else choose_codec(compress)
     minimum_bytes, packed_limit_bytes = parse_bytes(minimum_bytes), parse_bytes(memory)
-    wear = WearLimit(Endurance.parse(endurance), WriteLedger(identify_device(given[0])))
+    wear = Drives(Endurance.parse(endurance), given)
 
     # What is opened until something is refused is closed again: the store closes it from then on.
     with contextlib.ExitStack() as opened:

@@ -19,7 +19,8 @@ from shorthaul.host_memory import resident_bytes
 from shorthaul.interrupts import deferred_interrupts
 from shorthaul.jit.outside_graphs import outside_graphs
 from shorthaul.meter import read_peak_resident_bytes
-from shorthaul.offload.drive.endurance import WearLimit, estimate_bytes_per_day
+from shorthaul.offload.drive.drives import Drives
+from shorthaul.offload.drive.endurance import estimate_bytes_per_day
 from shorthaul.offload.drive.spool import BLOCK_BYTES
 from shorthaul.offload.policy import regions
 from shorthaul.offload.policy.backward_order import BackwardOrder, ForwardPass, RegionCall
@@ -64,7 +65,7 @@ class ActivationOffload(contextlib.ContextDecorator):
         store: ActivationStore,
         *,
         minimum_bytes: int,
-        wear: WearLimit,
+        wear: Drives,
         choose_policy: Callable[[ActivationOffload], Policy],
         is_packing_automatic: bool = False,
     ) -> None:
@@ -315,8 +316,9 @@ class ActivationOffload(contextlib.ContextDecorator):
             written = time.perf_counter()
             store.move(buffer, slots, is_write=False)
             read = time.perf_counter()
+        for slot in slots:
+            self.wear.note_written(store.spools.place_of(slot), slot.length_bytes)
         store.spools.give(slots)
-        self.wear.note_written(length_bytes)
         return Disk(length_bytes / (written - started), length_bytes / (read - written))
 
     def measure_gradient_error(
@@ -363,7 +365,7 @@ class ActivationOffload(contextlib.ContextDecorator):
         """What was done so far, and what it took."""
         with self.store.lock:
             self.store.settle()
-            written = self.wear.save()
+            written = self.wear.save()  # of each drive
             elapsed = time.perf_counter() - self._started
             per_day = estimate_bytes_per_day(self.store.counts.written_bytes, elapsed)
             codec = self.store.payloads.codec
@@ -379,13 +381,11 @@ class ActivationOffload(contextlib.ContextDecorator):
                 codec=None if codec is None else codec.name,
                 packing=None if self.packing is None else self.packing.verdict.reason,
                 gradient_error=self._gradient_error,
-                drive=self.wear.ledger.device.name,
-                drive_written_bytes=written.total_bytes,
+                drive=" and ".join(each.name for each in self.wear.devices),
+                drive_written_bytes=sum(each.total_bytes for each in written),
+                drive_days_left=self.wear.days_left(written, bytes_per_day=per_day),
                 resident_bytes=resident_bytes(),
                 peak_resident_bytes=read_peak_resident_bytes(),
-                drive_days_left=self.wear.endurance.days_left(
-                    bytes_per_day=per_day, written_bytes=written.total_bytes
-                ),
             )
 
     def unwrap(self) -> None:

@@ -28,11 +28,11 @@ class OffloadReport:
     codec: str | None  # that is used now
     packing: str | None  # why `compress="auto"` uses it, or does not
     gradient_error: float | None  # relative, by a lossy codec; None where it was not measured
-    drive: str  # the device
+    drive: str  # the device, or several
     drive_written_bytes: int  # in all runs
     resident_bytes: int  # of the process, now
     peak_resident_bytes: int | None  # the most at a time; None where the kernel does not tell
-    drive_days_left: float | None  # at the present rate; None where the rating is not known
+    drive_days_left: float | None  # of the first to be worn; None without a rating
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for JSON and for ledgers."""

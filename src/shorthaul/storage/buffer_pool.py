@@ -35,7 +35,7 @@ import torch
 
 from shorthaul.errors import BufferBudgetError, WaitTimeoutError
 from shorthaul.interrupts import PATIENCE_SECONDS, PatientLock, obey_interrupts
-from shorthaul.meter import record_kept, record_stall
+from shorthaul.meter import KeptBytes, record_stall
 from shorthaul.storage.page_moves import move_pages
 from shorthaul.units import format_bytes, parse_bytes
 
@@ -197,7 +197,7 @@ class BufferPool:
     def __init__(self, budget_bytes: int | str, *, why: str = "storage buffers") -> None:
         self.budget_bytes = parse_bytes(budget_bytes)
         self.why = why
-        self.mapped_bytes = 0
+        self._mapped = KeptBytes(why)
         self._is_closed = False
         self._free: OrderedDict[int, list[_Region]] = OrderedDict()  # longest unused class first
         self._lent_bytes = 0
@@ -211,6 +211,11 @@ class BufferPool:
     def _start_afresh(self) -> None:
         # One taker at a time looks for room, so that a large request is not overtaken for ever.
         self._turn = PatientLock()
+
+    @property
+    def mapped_bytes(self) -> int:
+        """Bytes mapped, lent out or kept for reuse."""
+        return self._mapped.bytes
 
     @property
     def in_use_bytes(self) -> int:
@@ -304,8 +309,7 @@ class BufferPool:
             self._free.clear()
             for loan in self._loans.values():  # the leases alone keep that memory from now on
                 loan.region.mapping = None
-            record_kept(-self.mapped_bytes, self.why)
-            self.mapped_bytes = 0
+            self._mapped.change(-self.mapped_bytes)
 
     def _find(self, class_bytes: int, limit_bytes: int) -> _Region | None:
         """A region of that class: kept, or newly mapped where the budget allows."""
@@ -322,8 +326,7 @@ class BufferPool:
             self._collect_pages(region, self.mapped_bytes + class_bytes - limit_bytes)
         while self._free and self.mapped_bytes + class_bytes > limit_bytes:
             self._unmap_one()
-        self.mapped_bytes += class_bytes
-        record_kept(class_bytes, self.why)
+        self._mapped.change(class_bytes)
         return region
 
     def _collect_pages(self, taker: _Region, wanted_bytes: int) -> None:
@@ -340,8 +343,7 @@ class BufferPool:
                 moved_bytes += length_bytes
             if giver.class_bytes:
                 self._free.setdefault(giver.class_bytes, []).append(giver)
-        self.mapped_bytes -= moved_bytes
-        record_kept(-moved_bytes, self.why)
+        self._mapped.change(-moved_bytes)
 
     def _collect(self) -> None:
         while not self._returned.empty():  # nobody else takes from it: the turn is ours
@@ -361,8 +363,7 @@ class BufferPool:
         class_bytes, regions = next(iter(self._free.items()))
         if regions:
             regions.pop(0)
-            self.mapped_bytes -= class_bytes
-            record_kept(-class_bytes, self.why)
+            self._mapped.change(-class_bytes)
         if not regions:
             del self._free[class_bytes]
 
@@ -382,10 +383,6 @@ class BufferPool:
         trace: TracebackType | None,
     ) -> None:
         self.close()
-
-    def __del__(self) -> None:
-        if getattr(self, "mapped_bytes", 0):
-            record_kept(-self.mapped_bytes, self.why)
 
     def __repr__(self) -> str:
         lent, budget = format_bytes(self._lent_bytes), format_bytes(self.budget_bytes)

@@ -30,6 +30,7 @@ from typing import Literal, NamedTuple
 
 from shorthaul.errors import StorageError, UnsafeFileError
 from shorthaul.fallbacks import note_fallback
+from shorthaul.interrupts import when_gone
 
 Mode = Literal["read", "write", "scratch"]
 
@@ -88,6 +89,10 @@ class StorageFile:
         self.identity = (status.st_dev, status.st_ino)
         self._requests = 0
         self._is_closed = False
+        # A request under way keeps the file alive.
+        self._endings = [
+            when_gone(self, os.close, each) for each in (descriptor, direct) if each >= 0
+        ]
 
     @property
     def size_bytes(self) -> int:
@@ -155,6 +160,8 @@ class StorageFile:
 
     def _close_if_unused(self) -> None:
         if self._is_closed and self._requests == 0 and self.buffered_descriptor >= 0:
+            for ending in self._endings:
+                ending.cancel()
             for descriptor in (self.buffered_descriptor, self.direct_descriptor):
                 if descriptor >= 0:
                     os.close(descriptor)
@@ -174,13 +181,6 @@ class StorageFile:
         trace: TracebackType | None,
     ) -> None:
         self.close()
-
-    def __del__(self) -> None:
-        # Without the lock, which the garbage collector may have interrupted: a request under way
-        # would keep this object alive.
-        if hasattr(self, "_is_closed"):
-            self._is_closed = True
-            self._close_if_unused()
 
     def __repr__(self) -> str:
         state = "closed" if self._is_closed else "direct" if self.is_direct else "buffered"

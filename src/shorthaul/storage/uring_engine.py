@@ -14,7 +14,6 @@ import itertools
 import os
 import threading
 import time
-import weakref
 from importlib import resources
 from typing import Any
 
@@ -25,7 +24,13 @@ from shorthaul.errors import (
     ShorthaulError,
     StorageError,
 )
-from shorthaul.interrupts import PatientLock, deferred_interrupts, obey_interrupts
+from shorthaul.interrupts import (
+    Ending,
+    PatientLock,
+    deferred_interrupts,
+    obey_interrupts,
+    when_gone,
+)
 from shorthaul.jit import CppSource, Function, NumberArgument, load_kernel
 from shorthaul.meter import record_stall
 from shorthaul.storage.engine import (
@@ -193,7 +198,7 @@ class UringEngine(StorageEngine):
         self._tickets: dict[int, UringTicket] = {}
         self._is_closed = False
         self._ring: int | None = None
-        self._free: weakref.finalize[..., UringEngine] | None = None
+        self._free: Ending | None = None
         self._start_afresh()
         self._open()
         super().__init__()
@@ -208,7 +213,7 @@ class UringEngine(StorageEngine):
         if self._ring is not None:
             self._library.ring_abandon(self._ring)
         if self._free is not None:
-            self._free.detach()
+            self._free.cancel()
         self._ring = self._free = None
         self._tickets = {}
         self._abandoned: list[int] = []  # taken in by the ring, but an error left before the ticket
@@ -230,8 +235,7 @@ class UringEngine(StorageEngine):
                 raise EngineUnavailableError(self.name, reason)
             self._ring = int(ring)
             # Threads that wait in the ring hold this engine, so it is free only when they left.
-            self._free = weakref.finalize(self, self._library.ring_free, self._ring)
-            self._free.atexit = False
+            self._free = when_gone(self, self._library.ring_free, self._ring)
             self._listener = threading.Thread(
                 target=self._listen, args=(self._ring,), name="shorthaul-uring", daemon=True
             )

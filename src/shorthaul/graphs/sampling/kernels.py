@@ -20,10 +20,10 @@ The templates lie beside this module; the text here names their types.
 from __future__ import annotations
 
 import functools
-import weakref
 
 import torch
 
+from shorthaul.interrupts import when_gone
 from shorthaul.jit import (
     CppSource,
     DimensionArgument,
@@ -325,4 +325,4 @@ class SamplingMemory:
         if not self.address:
             raise MemoryError(f"no memory for a table of {num_nodes:,} nodes")
         # Not at exit: the process's memory goes as a whole, and threads may still be sampling.
-        weakref.finalize(self, self.kernel.destroy, self.address).atexit = False
+        when_gone(self, self.kernel.destroy.compiled, self.address)

@@ -267,10 +267,14 @@ class SpoolSet:
                     raise
         raise AssertionError("a spool set has at least one spool")
 
+    def place_of(self, slot: Slot) -> int:
+        """The position of the directory that a slot was taken in."""
+        return next(at for at, spool in enumerate(self.spools) if spool.holds(slot))
+
     def give(self, slots: Sequence[Slot]) -> None:
         """Take slots back to the spools that they came from."""
         for slot in slots:
-            next(spool for spool in self.spools if spool.holds(slot)).give(slot)
+            self.spools[self.place_of(slot)].give(slot)
 
     def prepare_for_fork(self) -> None:
         """Take no more slots in files of which a child will hold some."""

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from shorthaul.errors import ActivationLostError, CancelledError, SpoolFullError, StorageError
-from shorthaul.offload.drive.endurance import WearLimit
+from shorthaul.offload.drive.drives import Drives
 from shorthaul.offload.drive.spool import Slot, SpoolSet
 from shorthaul.offload.saved.counts import Counts
 from shorthaul.offload.saved.record import Record, State
@@ -101,7 +101,7 @@ class WriteLane:
         counts: Counts,
         *,
         raises_when_full: bool,
-        wear: WearLimit | None,
+        wear: Drives | None,
     ) -> None:
         self.engine, self.spools = engine, spools
         self.in_flight_bytes = 0
@@ -206,15 +206,19 @@ class WriteLane:
             return
         self._take_off(store)
         record = store.record()
-        written_bytes = sum(ticket.length_bytes for ticket in store.tickets)
-        self._counts.written_bytes += written_bytes
-        if self._wear is not None:
-            self._wear.note_written(written_bytes)
+        self.note_written(store.slots)
         if record is None:
             self.spools.give(store.slots)
             return
         record.move_to(State.STORED)
         record.buffer, record.holdings.stores = None, ()
+
+    def note_written(self, slots: Slots) -> None:
+        """All of these slots have been written."""
+        for slot in slots:
+            self._counts.written_bytes += slot.length_bytes
+            if self._wear is not None:
+                self._wear.note_written(self.spools.place_of(slot), slot.length_bytes)
 
     def start_afresh(self) -> None:
         """In a forked child: writes under way are the parent's, as is their place on disk."""

@@ -29,7 +29,7 @@ from shorthaul.interrupts import PatientLock
 from shorthaul.meter import record_kept
 from shorthaul.offload.codecs.compression import Codec
 from shorthaul.offload.device.copies import DeviceCopier
-from shorthaul.offload.drive.endurance import WearLimit
+from shorthaul.offload.drive.drives import Drives
 from shorthaul.offload.drive.spool import Slot, SpoolSet, round_to_blocks
 from shorthaul.offload.saved.counts import Counts
 from shorthaul.offload.saved.identity import StorageKey, StorageReference, bytes_of_range
@@ -66,7 +66,7 @@ class ActivationStore:
         raises_when_full: bool,
         codec: Codec | None = None,
         packed_limit_bytes: int = 0,
-        wear: WearLimit | None = None,
+        wear: Drives | None = None,
         copier: DeviceCopier | None = None,
     ) -> None:
         self.pool, self.spools = pool, spools

@@ -24,6 +24,7 @@ import numpy as np
 import torch
 
 from shorthaul.errors import UnifiedSourceError
+from shorthaul.interrupts import when_gone
 
 MAPPING_NAME = "shorthaul-table"  # as /proc/<pid>/maps shows it
 
@@ -41,6 +42,7 @@ class SharedBlock:
                 os.close(descriptor)
                 raise
         self.descriptor = descriptor
+        when_gone(self, os.close, descriptor)  # the mapping outlives the number: tensors hold it
         self._mapping = mmap.mmap(descriptor, max(1, length_bytes))
         self.address: int = np.frombuffer(self._mapping, np.uint8).ctypes.data
         with contextlib.suppress(OSError):  # kernels that keep huge pages from shared memory
@@ -70,12 +72,6 @@ class SharedBlock:
             "to happen while a process is started or through a multiprocessing queue",
             "an ordinary pickle",
         )
-
-    def __del__(self) -> None:
-        # The mapping outlives the number: tensors hold it.
-        descriptor = getattr(self, "descriptor", -1)
-        if descriptor >= 0:
-            os.close(descriptor)
 
 
 def _reduce_block(block: SharedBlock) -> tuple[Any, ...]:

@@ -17,12 +17,12 @@ A batch is all different ids. Whoever holds the cache copies rows into and out o
 from __future__ import annotations
 
 import functools
-import weakref
 from typing import Literal
 
 import torch
 
 from shorthaul.errors import RowArgumentError
+from shorthaul.interrupts import when_gone
 from shorthaul.jit import CppSource, Function, Kernel, NumberArgument, can_use_kernels, load_kernel
 from shorthaul.storage import BufferPool
 from shorthaul.tensors.tables.disk.plain_cache import (
@@ -121,7 +121,7 @@ class RowCache:
             self._address: int = _kernel().cache_open(
                 _KINDS[policy_name], self.capacity, hot_ids.data_ptr(), len(hot_ids)
             )
-            weakref.finalize(self, _kernel().cache_close, self._address).atexit = False
+            when_gone(self, _kernel().cache_close.compiled, self._address)
         elif policy_name == "static":
             self._plain = PlainStatic(self.capacity, hot_ids.tolist())
         else:
