@@ -12,6 +12,7 @@ torch.Size([1, 4, 8, 8])
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -236,7 +237,7 @@ def _convolve(
         problem = problem_of(dimensions, input, weight, bias, geometry, activation, exact)
         output = aten.run_forward(problem, images, weight, bias, added)
         output = drop_dimensions(output, dimensions, is_batched)
-        return output if out is None else out.copy_(output)
+        return output if out is None else _make_fit(out, output.shape, problem).copy_(output)
     if tune and input.dtype in KERNEL_DTYPES and not torch.compiler.is_compiling():
         _tune(problem_of(dimensions, input, weight, bias, geometry, activation, exact), images)
     if input.dtype in KERNEL_DTYPES and not is_watched() and are_ordinary(input, weight, bias):
@@ -258,10 +259,10 @@ def _convolve(
         return output
     problem = problem_of(dimensions, input, weight, bias, geometry, activation, exact)
     if out is not None:
-        if out.dim() != input.dim():
-            raise ConvolutionError(
-                f"`out` must have {input.dim()} dimensions as the input has, got {tuple(out.shape)}."
-            )
+        depth, height, width = images.shape[2:]
+        sizes = problem.output_sizes((depth, height, width))[3 - dimensions :]
+        batch = images.shape[:1] if is_batched else ()
+        _make_fit(out, (*batch, problem.out_channels, *sizes), problem)
         _run_into(expand_dimensions(out, dimensions), problem, images, weight, bias, added)
         return out
     run = run_convolution if input.dtype in KERNEL_DTYPES else _run_other_dtype
@@ -333,6 +334,20 @@ def _verify(
         )
 
 
+def _make_fit(out: Tensor, shape: Sequence[int], problem: ConvProblem) -> Tensor:
+    """`out`, given its shape if it has no elements, as PyTorch does; any other that is not right is refused."""
+    if out.dtype != problem.dtype or (out.numel() and tuple(out.shape) != tuple(shape)):
+        raise ConvolutionError(
+            f"`out` must be {problem.dtype} of shape {tuple(shape)}, or have no elements; got "
+            f"{out.dtype} of shape {tuple(out.shape)}."
+        )
+    if tuple(out.shape) != tuple(shape):
+        last = torch.channels_last if len(shape) == 4 else torch.channels_last_3d
+        is_last = problem.layout == "channels_last"
+        out.resize_(tuple(shape), memory_format=last if is_last else torch.contiguous_format)
+    return out
+
+
 def _run_into(
     target: Tensor,
     problem: ConvProblem,
@@ -341,13 +356,6 @@ def _run_into(
     bias: Tensor | None,
     residual: Tensor | None,
 ) -> None:
-    depth, height, width = images.shape[2:]
-    shape = (len(images), problem.out_channels, *problem.output_sizes((depth, height, width)))
-    if tuple(target.shape) != shape or target.dtype != images.dtype:
-        raise ConvolutionError(
-            f"`out` must be {problem.dtype} with {len(shape)} canonical dimensions {shape}, got "
-            f"{target.dtype} with {tuple(target.shape)}."
-        )
     memory = target.untyped_storage().data_ptr()
     is_apart = all(
         each is None or each.untyped_storage().data_ptr() != memory

@@ -133,7 +133,13 @@ def verify_weight(weight: torch.Tensor, dimensions: int, groups: int) -> None:
 def verify_input(
     input: torch.Tensor, weight: torch.Tensor, dimensions: int, channels: int, groups: int
 ) -> None:
-    """Refuse an input whose dimensions or channels do not fit the weight."""
+    """Refuse an input that is not dense, or whose dimensions or channels do not fit the weight."""
+    for name, tensor in (("input", input), ("weight", weight)):
+        if tensor.layout != torch.strided:
+            raise ConvolutionError(
+                f"Expected a dense {name} (torch.strided), but got {tensor.layout}: convert it with "
+                ".to_dense()."
+            )
     if input.dim() not in (dimensions + 1, dimensions + 2):
         raise ConvolutionError(
             f"Expected {dimensions + 1}D (unbatched) or {dimensions + 2}D (batched) input to "
