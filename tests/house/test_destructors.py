@@ -12,8 +12,8 @@ ALLOWED = {
     "offload/device/copies.py": "waits for copies on a device, of a copier that was forgotten",
     "offload/device/gds_engine.py": "a handle of another library; it is given up with its file",
     "tensors/cuda/registration.py": "unmaps memory from devices, under a lock",
+    "advice/watching/observation.py": "notes when memory goes, in one step that is only watched",
     "graphs/loading/batch_pipeline.py": "ends the threads of an epoch that was left in its middle",
-    "distributed/ranks/line.py": "ends the thread of a line that was forgotten",
     "storage/memory_engine.py": "for tests: nothing but tests opens this engine",
 }
 

@@ -12,10 +12,11 @@ from __future__ import annotations
 
 import queue
 import threading
-import weakref
 from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any, TypeVar
+
+from shorthaul.interrupts import when_gone
 
 Result = TypeVar("Result")
 
@@ -27,7 +28,7 @@ class Worker:
         self.name = name
         self._jobs: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
-        weakref.finalize(self, self._jobs.put, None).atexit = False
+        when_gone(self, self._jobs.put, None)
 
     def submit(self, job: Callable[[], Result]) -> Future[Result]:
         """Have `job` done after what was submitted before."""
