@@ -4,6 +4,7 @@ from shorthaul.graphs import readers, saving  # noqa: F401  (they enter the grap
 from shorthaul.graphs.graph import RelationalGraph
 from shorthaul.graphs.index.indexes import PairIndex, RelationIndex, SourceIndex, TargetIndex
 from shorthaul.graphs.interop import dgl, pyg  # noqa: F401
+from shorthaul.graphs.interop.accelerate_loader import accelerate_loader
 from shorthaul.graphs.loading.link_batch import LinkBatch
 from shorthaul.graphs.loading.link_loader import LinkLoader
 from shorthaul.graphs.loading.mini_batch import MiniBatch
@@ -31,4 +32,5 @@ __all__ = [
     "RelationalGraph",
     "SourceIndex",
     "TargetIndex",
+    "accelerate_loader",
 ]
