@@ -24,6 +24,7 @@ SLOW = {
     "integrations.md:0",
     "integrations.md:1",
     "integrations.md:2",
+    "hugging-face.md:0",
 }
 # Imported by programs, and not installed everywhere.
 OPTIONAL = {"lightning", "accelerate", "transformers", "torch_geometric", "dgl", "trl"}
