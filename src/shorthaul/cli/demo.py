@@ -122,6 +122,13 @@ def show_tensors(stage: Stage) -> Outcome:
     return tensors.show_tensors(stage)
 
 
+def show_distributed(stage: Stage) -> Outcome:
+    """Two ranks that load mini-batches, each from its half of the features and the other's."""
+    from shorthaul.cli.acts import distributed
+
+    return distributed.show_distributed(stage)
+
+
 def show_relational(stage: Stage) -> Outcome:
     """R-GCN by plain PyTorch and by generated kernels."""
     from shorthaul.cli.acts import relational
@@ -138,6 +145,7 @@ ACTS = (
     Act("kernel", "A kernel, compiled and run", show_kernel),
     Act("storage", "Bytes to the disk and back", show_storage),
     Act("tensors", "GraphSAGE trained with features in memory, and on disk", show_tensors),
+    Act("distributed", "Mini-batches of two ranks that own a half each", show_distributed),
     Act("relational", "R-GCN trained by plain PyTorch, and compiled", show_relational),
     Act("offload", "A GPT trained with activations in memory, and on disk", show_offload),
     Act("conv", "A CNN trained with PyTorch's convolutions, and in window order", show_conv),
