@@ -198,6 +198,7 @@ def go_on(rank: int, folder: Path, state: Any) -> tuple[list[Any], Any]:
     loader = open_loader(folder)
     if state is None:
         batches = iter(loader)
+        assert loader.state_dict()["epoch"] == 0
         seen = [next(batches).seeds.tolist() for _ in range(2)]
         return seen, loader.state_dict()
     loader.load_state_dict(state)

@@ -229,7 +229,9 @@ def test_stores_are_sampled_as_the_data_is() -> None:
     graph = RelationalGraph.from_pyg(data)
     features = FeatureStore(graph, {kind: {"x": data[kind].x} for kind in data.node_types})
     loaders = [
-        sh.graphs.accelerate_loader(NeighborLoader(each, [3, 2], ("item", torch.arange(40)), batch_size=40))
+        sh.graphs.accelerate_loader(
+            NeighborLoader(each, [3, 2], ("item", torch.arange(40)), batch_size=40)
+        )
         for each in (data, (features, GraphStore(graph)))
     ]
     torch.manual_seed(3)

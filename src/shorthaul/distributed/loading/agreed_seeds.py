@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from typing import Any
 
 import torch
@@ -48,9 +49,10 @@ def agree_on_seeds(wire: Wire, parts: Parts, seeds: Any) -> torch.Tensor:
     except ShorthaulError as error:
         problem = error
     share_problem(wire, problem, parts.described)
+    digest = hashlib.sha256(mine.numpy().tobytes()).hexdigest()
+    if len(set(wire.gather_texts(digest))) == 1:
+        return mine
     told = [each.view(torch.int64) for each in wire.gather_bytes(mine.view(torch.uint8))]
-    if all(each.equal(told[0]) for each in told):
-        return told[0]
     together = torch.cat(told)
     if len(torch.unique(together)) < sum(len(torch.unique(each)) for each in told):
         wire.is_agreed = True

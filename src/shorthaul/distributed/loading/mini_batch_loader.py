@@ -136,9 +136,7 @@ class MiniBatchLoader:
         return self._schedule.steps
 
     def __iter__(self) -> Iterator[RankBatch]:
-        number, first = self.epoch, self.step
-        self.epoch, self.step = number + 1, 0
-        return self._iterate(number, first)
+        return self._iterate(self.epoch, self.step)
 
     def state_dict(self) -> dict[str, int]:
         """Where the loader is, to go on from there on any number of ranks: what comes next."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import datetime
 import functools
+import itertools
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Any, TypeVar
@@ -27,6 +28,8 @@ from shorthaul.errors import ExchangeError, RankSetupError
 
 Result = TypeVar("Result")
 Work = Callable[[Wire], Result]
+# What is told of one line's faults is not taken for another's of the same name: all ranks count alike.
+_numbers = itertools.count()
 
 
 class Line:
@@ -57,7 +60,8 @@ class Line:
             )
         limit = datetime.timedelta(seconds=timeout_seconds)
         known = peers or [Peer(rank, "", "", 0, "", "") for rank in range(world.ranks)]
-        faults = FaultFinder(_find_store(), known, world.rank, timeout_seconds, name)
+        told_as = f"{next(_numbers)}, {name}"
+        faults = FaultFinder(_find_store(), known, world.rank, timeout_seconds, told_as)
         try:
             self._group = dist.new_group(backend="gloo", timeout=limit)
         except RuntimeError as error:
