@@ -645,3 +645,57 @@ def test_the_digest_is_what_a_source_has(cache: KernelCache, compiler: CountingC
     entry = cache.find_or_build(source, compiler.toolchain)
     assert entry.digest == source.digest(compiler.toolchain.fingerprint)
     assert "-DROWS=1" in compiler.log.read_text()
+
+
+def test_precompiled_headers_change_no_bit(cache: KernelCache, tmp_path: Path) -> None:
+    toolchain = find_toolchain()
+    if not toolchain.can_precompile:
+        pytest.skip(f"{toolchain.version} has another kind of precompiled header")
+    plain = KernelCache(tmp_path / "plain").find_or_build(TEAM, toolchain)
+    cache.precompile_headers(toolchain)
+    (headers,) = (cache.directory / ".headers").iterdir()
+    assert (headers / "standard.h.gch").stat().st_size > 1_000_000
+    cache.precompile_headers(toolchain)  # there already
+    assert list((cache.directory / ".headers").iterdir()) == [headers]
+    entry = cache.find_or_build(TEAM, toolchain)
+    assert entry.library.read_bytes() == plain.library.read_bytes()
+    assert cache.entries() == (entry,)
+    (headers / "standard.h.gch").write_bytes(b"gpch")  # damaged: done without
+    again = cache.find_or_build(answer(42), toolchain)
+    assert again.library.is_file()
+    cache.clear()
+    assert not headers.exists()
+
+
+def test_headers_are_used_where_they_are_and_done_without_where_they_are_wrong(
+    tmp_path: Path, cache: KernelCache
+) -> None:
+    compiler = CountingCompiler(
+        tmp_path / "compiler",
+        'case "$command" in *-include*) exit 1;; esac',
+        "echo object > $output",
+    )
+    toolchain = Toolchain((str(compiler.script),), "g++ (fake) 1.0", Processor("any", ()))
+    cache.precompile_headers(toolchain)
+    entry = cache.find_or_build(SCALE, toolchain)
+    made, shortened, plain = compiler.log.read_text().splitlines()
+    assert "-x c++-header standard.h" in made
+    assert "-include standard.h" in shortened
+    assert "-include" not in plain
+    assert "-include" not in (entry.directory / "compile.sh").read_text()
+
+
+def test_compilers_that_cannot_precompile_are_left_alone(
+    compiler: CountingCompiler, cache: KernelCache
+) -> None:
+    cache.precompile_headers(compiler.toolchain)
+    assert compiler.count == 0
+    for version, can in (("g++ (Debian 12.2.0)", True), ("Debian clang version 14", False)):
+        assert Toolchain(("c++",), version, Processor("any", ())).can_precompile is can
+
+
+def test_headers_that_do_not_compile_leave_nothing(tmp_path: Path, cache: KernelCache) -> None:
+    compiler = CountingCompiler(tmp_path / "compiler", "exit 1")
+    toolchain = Toolchain((str(compiler.script),), "g++ (fake) 1.0", Processor("any", ()))
+    cache.precompile_headers(toolchain)
+    assert list((cache.directory / ".headers").iterdir()) == []

@@ -12,6 +12,7 @@ from shorthaul.errors import CompileError, KernelPendingError
 from shorthaul.fallbacks import taken_fallbacks
 from shorthaul.jit import CppSource, Function, kernel
 from shorthaul.jit.compiling.loading import (
+    MANY_KERNELS,
     compiling,
     gather_pending,
     is_waited_for,
@@ -129,3 +130,15 @@ def test_a_forked_child_asks_for_its_own(gate: Path) -> None:
         assert os.waitstatus_to_exitcode(status) == 0
         wait_for_compilers()
         assert load_when_ready(source, "nothing").answer() == 1007
+
+
+def test_headers_are_precompiled_where_many_kernels_wait(gate: Path) -> None:
+    sources = [answer(number) for number in range(2000, 2000 + MANY_KERNELS)]
+    plans = [functools.partial(load_when_ready, each, "nothing") for each in sources]
+    with closed_gate(gate):
+        gather_pending(plans[:-1])
+        assert "headers" not in {each.name for each in compilers.under_way()}
+        gather_pending(plans)
+        assert "headers" in {each.name for each in compilers.under_way()}
+    wait_for_compilers()
+    assert not gather_pending(plans)
