@@ -223,6 +223,8 @@ class Meter:
 # The open meters. A tuple, replaced whole under the lock: `if not _open_meters` is the entire cost
 # of an event while nobody listens.
 _open_meters: tuple[Meter, ...] = ()
+# The same, never replaced, for those who look before they call: empty while nobody listens.
+listening: list[Meter] = []
 _kept_now: dict[str, int] = {}
 
 # A finalizer that frees kept bytes may run inside another event of the same thread, wherever the
@@ -328,12 +330,14 @@ def _open_meter(mine: Meter) -> None:
     mine._is_peak_ours = reset_peak_resident()
     mine._keep(_kept_now)
     _open_meters = (*_open_meters, mine)
+    listening[:] = _open_meters
 
 
 def _close_meter(mine: Meter) -> None:
     global _open_meters
     _note_resident()
     _open_meters = tuple(each for each in _open_meters if each is not mine)
+    listening[:] = _open_meters
 
 
 def _note_resident() -> None:

@@ -92,7 +92,8 @@ def test_the_caller_of_every_kind_of_argument() -> None:
         "        _refuse(_values, _error)\n"
         "    if not _holds:\n"
         "        _refuse(_values)\n"
-        "    _record_launch()\n"
+        "    if _listening:\n"
+        "        _record_launch()\n"
         "    return _compiled(_table_pointer, _square_pointer, _mask_pointer, _out_pointer, start,"
         " ring, n, _kernel_threads())\n"
     )
@@ -110,7 +111,8 @@ def test_a_function_without_arguments_has_a_caller_too() -> None:
         "        _refuse(_values, _error)\n"
         "    if not _holds:\n"
         "        _refuse(_values)\n"
-        "    _record_launch()\n"
+        "    if _listening:\n"
+        "        _record_launch()\n"
         "    return _compiled()\n"
     )
 

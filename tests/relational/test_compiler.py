@@ -38,10 +38,19 @@ def test_sizes_are_not_in_the_source():
     sources = [
         compile_program(
             record(convolve), sizes_of(sample_graph(edges=edges)), torch.float32, torch.int32
-        ).cpp.source
+        ).cpp.sources
         for edges in (40, 70)
     ]
     assert sources[0] == sources[1]
+
+
+def test_the_backward_pass_is_a_source_of_its_own():
+    assert len(_compile().cpp.sources) == 1
+    made = _compile(gradients=("x",)).cpp
+    forward, backward = ({each.name for each in source.functions} for source in made.sources)
+    assert all("_forward_" in name for name in forward)
+    assert all("_backward_" in name for name in backward)
+    assert forward | backward == set(made.names.values())
 
 
 @pytest.mark.parametrize("layer", ["sums of pairs", "bases", "narrow means"])

@@ -56,7 +56,8 @@ def emit_caller(function: Function) -> str:
                 _refuse(_values, _error)
             if not _holds:
                 _refuse(_values)
-            _record_launch()
+            if _listening:
+                _record_launch()
             return _compiled(_x_pointer, factor, _out_pointer, n)
 
     Names that begin with an underscore are the caller's own; no argument may have one.
@@ -89,7 +90,8 @@ def emit_caller(function: Function) -> str:
             "        _refuse(_values, _error)",
             "    if not _holds:",
             "        _refuse(_values)",
-            "    _record_launch()",
+            "    if _listening:",
+            "        _record_launch()",
             f"    return _compiled({passed})",
             "",
         )

@@ -24,7 +24,7 @@ from shorthaul.jit.kernel_cache import CacheEntry, KernelCache
 from shorthaul.jit.runtime import find_openmp, kernel_threads
 from shorthaul.jit.source import CppSource, Function, NumberArgument, TensorArgument
 from shorthaul.jit.toolchain import Toolchain, find_toolchain
-from shorthaul.meter import record_launch
+from shorthaul.meter import listening, record_launch
 from shorthaul.settings import settings
 
 _NUMBER_CTYPES: dict[str, Any] = {
@@ -69,6 +69,7 @@ class KernelFunction:
             "_compiled": compiled,
             "_kernel_threads": kernel_threads,
             "_real": real,
+            "_listening": listening,
             "_record_launch": self._record_launch,
             "_refuse": functools.partial(refuse, self.name, function),
             "_torch": torch,
@@ -80,7 +81,10 @@ class KernelFunction:
 
     def __call__(self, *values: Any) -> Any:
         """Check every contract, then run the function without the GIL."""
-        return self._report(self._caller(*values))
+        result = self._caller(*values)
+        if self._returns_status and result != 0:
+            raise KernelStatusError(self.name, result)
+        return result
 
     def at(self, *values: Any) -> Any:
         """Run the function on addresses in place of tensors, with its dimensions and threads written out.
@@ -88,10 +92,9 @@ class KernelFunction:
         Nothing is checked, which takes most of a call's time: for plans that are kept, and whose
         contract was checked when they were made.
         """
-        self._record_launch()
-        return self._report(self.compiled(*values))
-
-    def _report(self, result: Any) -> Any:
+        if listening:
+            self._record_launch()
+        result = self.compiled(*values)
         if self._returns_status and result != 0:
             raise KernelStatusError(self.name, result)
         return result

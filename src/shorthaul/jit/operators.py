@@ -71,7 +71,15 @@ def is_traced() -> bool:
 
 def is_watched() -> bool:
     """Whether something traces, transforms, records or profiles what is called."""
-    return is_traced() or is_transformed() or _is_profiling()
+    # As `is_traced() or is_transformed() or _is_profiling()`, without the calls: everything asks this first.
+    return (
+        torch.compiler.is_compiling()
+        or torch._C._len_torch_dispatch_stack() > 0
+        or torch._C._get_tracing_state() is not None
+        or torch._C._are_functorch_transforms_active()
+        or forward_ad._current_level >= 0
+        or _is_profiling()
+    )
 
 
 def are_ordinary(*tensors: torch.Tensor | None) -> bool:

@@ -70,7 +70,7 @@ class Compilation:
         parts = [(name, program.text()) for name, program in self._changes()]
         parts.append(("kernels", self.plan.text()))
         is_triton = self.backend == "triton"
-        text = self.triton.text if is_triton else self.cpp.source.complete_text()
+        text = self.triton.text if is_triton else self.cpp.text
         parts.append(("generated source", text))
         return parts
 

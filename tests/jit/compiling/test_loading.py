@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import threading
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from shorthaul.jit.compiling.loading import (
     compiling,
     gather_pending,
     is_waited_for,
+    load_kernels,
     load_plans,
     load_when_ready,
     wait_for_compilers,
@@ -87,10 +89,23 @@ def test_plans_are_compiled_together(gate: Path) -> None:
     with closed_gate(gate):
         assert gather_pending(plans)
         assert len(compilers.under_way()) == 3
-    seen = []
-    load_plans(plans, lambda done, of: seen.append((done, of)))
-    assert seen[-1] == (3, 3)
+    load_plans(plans)
     assert not gather_pending(plans)
+    seen = []
+    wait_for_compilers(lambda done, of: seen.append((done, of)))
+    assert seen[-1][0] == seen[-1][1]
+    assert [each.answer() for each in load_kernels(sources)] == [1004, 1005, 1006]
+
+
+def test_who_waits_for_some_does_not_wait_for_others(gate: Path) -> None:
+    sources = [answer(number) for number in (1010, 1011)]
+    other = threading.Event()
+    job = compilers.submit("other", "other", other.wait, is_urgent=True)
+    with settings.override(compilers=2):
+        assert [each.answer() for each in load_kernels(sources)] == [1010, 1011]
+    assert not job.is_done
+    other.set()
+    wait_for_compilers()
 
 
 def test_a_kernel_that_does_not_compile_is_noted_once_and_not_tried_again() -> None:

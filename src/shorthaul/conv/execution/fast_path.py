@@ -79,10 +79,9 @@ def _call_key(
         settings.kernels,
         kernel_threads(),
         written,
-        *(
-            None if each is None else (each.shape, each.stride(), each.dtype, each.device)
-            for each in (input, weight, bias)
-        ),
+        (input.shape, input.stride(), input.dtype, input.device),
+        (weight.shape, weight.stride(), weight.dtype, weight.device),
+        None if bias is None else (bias.shape, bias.stride(), bias.dtype, bias.device),
     )
 
 

@@ -253,16 +253,19 @@ def _differentiate(
     for_input = for_weight = for_bias = None
     if needs[2]:
         for_bias = run_grad_bias(expand_dimensions(gradient, known.dimensions))
-    gradient = _laid_like(gradient, known.output_like)
+    if gradient.stride() != known.output_like.stride():
+        gradient = _laid_like(gradient, known.output_like)
     if needs[0]:
         for_input = _empty(known.input_like)
         if not planned.is_covered:
             for_input.zero_()
-        weight = _laid_like(weight, known.weight_like)
+        if weight.stride() != known.weight_like.stride():
+            weight = _laid_like(weight, known.weight_like)
         for phase in planned.input:
             _convolve(phase, gradient, weight, None, for_input)
     if planned.weight is not None:
-        input = _laid_like(input, known.input_like)
+        if input.stride() != known.input_like.stride():
+            input = _laid_like(input, known.input_like)
         if planned.weight.plan.task.channels_last and not known.forward.plan.task.channels_last:
             input, gradient = (
                 expand_dimensions(each, known.dimensions).contiguous(
@@ -277,8 +280,6 @@ def _differentiate(
 
 def _laid_like(tensor: Tensor, like: Tensor) -> Tensor:
     """The tensor with the strides of `like`: what was saved, or came from outside, may have others."""
-    if tensor.stride() == like.stride():
-        return tensor
     return _empty(like).copy_(tensor)
 
 

@@ -30,6 +30,7 @@ from shorthaul.jit import (
     ThreadsArgument,
     load_kernel,
 )
+from shorthaul.jit.compiling.loading import gather_pending, load_when_ready
 from shorthaul.storage import NO_LIMIT_BYTES, Buffer, BufferPool
 
 # Below this, one allocation after the other is cheaper than a mapping with huge pages.
@@ -399,4 +400,17 @@ def _kept_pool() -> BufferPool:
 
 @functools.cache
 def _kernel(dtype: torch.dtype) -> Kernel:
+    _ask_for_both()
     return load_kernel(emit_index_kernels(dtype))
+
+
+@functools.cache
+def _ask_for_both() -> None:
+    """Have the kernels for both kinds of ids compiled at the same time: ids come as one, indexes are the other."""
+    gather_pending(
+        [
+            functools.partial(load_when_ready, emit_index_kernels(dtype), "waiting for it")
+            for dtype in (torch.int64, torch.int32)
+        ],
+        is_urgent=True,
+    )

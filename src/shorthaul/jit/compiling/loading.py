@@ -29,6 +29,8 @@ from shorthaul.settings import settings
 MANY_KERNELS = 8
 
 _mode: contextvars.ContextVar[str | None] = contextvars.ContextVar("shorthaul_compiling")
+# Where the jobs go that somebody is about to wait for.
+_asked: contextvars.ContextVar[list[Job] | None] = contextvars.ContextVar("shorthaul_asked")
 # Kernels that did not compile in the background: they are not tried again by this process.
 _failed: dict[object, BaseException] = {}
 
@@ -81,7 +83,10 @@ def load_when_ready(source: CppSource, instead: str) -> Kernel:
         return find_kernel(source, toolchain, cache)
     work = functools.partial(_compile_noting, source, toolchain, cache, instead)
     is_urgent = _mode.get(None) == "gather"
-    compilers.submit((key, cache.directory), source.name, work, is_urgent=is_urgent)
+    job = compilers.submit((key, cache.directory), source.name, work, is_urgent=is_urgent)
+    asked = _asked.get(None)
+    if asked is not None:
+        asked.append(job)
     if len(compilers.under_way()) == MANY_KERNELS:
         work = functools.partial(cache.precompile_headers, toolchain)
         compilers.submit((toolchain, cache.directory), "headers", work, is_urgent=True)
@@ -95,31 +100,47 @@ def gather_pending(plans: Iterable[Callable[[], object]], *, is_urgent: bool = F
         plans: Functions that load kernels, and do nothing else.
         is_urgent: Whether somebody is going to wait for them (default False).
     """
-    is_pending = False
-    with compiling("gather" if is_urgent else "background"):
-        for plan in plans:
-            try:
-                plan()
-            except KernelPendingError:
-                is_pending = True
-    return is_pending
+    return _gather(plans, "gather" if is_urgent else "background")[0]
 
 
-def load_plans(
-    plans: Sequence[Callable[[], object]],
-    on_progress: Callable[[int, int], None] | None = None,
-) -> None:
+def _gather(plans: Iterable[Callable[[], object]], mode: str) -> tuple[bool, list[Job]]:
+    """Whether a kernel is pending, and the jobs that were asked for."""
+    is_pending, jobs = False, list[Job]()
+    token = _asked.set(jobs)
+    try:
+        with compiling(mode):
+            for plan in plans:
+                try:
+                    plan()
+                except KernelPendingError:
+                    is_pending = True
+    finally:
+        _asked.reset(token)
+    return is_pending, jobs
+
+
+def load_plans(plans: Sequence[Callable[[], object]]) -> None:
     """Have every kernel of some plans, those that are not there compiled several at a time.
 
     Args:
         plans: Functions that load kernels, and do nothing else.
-        on_progress: As of `wait_for_compilers`; None by default.
     """
-    if gather_pending(plans, is_urgent=True):
-        wait_for_compilers(on_progress)
+    for job in _gather(plans, "gather")[1]:
+        job.wait()
     with compiling("wait"):  # what did not compile is an error here
         for plan in plans:
             plan()
+
+
+def load_kernels(sources: Sequence[CppSource]) -> list[Kernel]:
+    """The kernels of all sources, those that are not there compiled several at a time.
+
+    Args:
+        sources: In the order of the result.
+    """
+    if len(sources) > 1:
+        load_plans([functools.partial(load_when_ready, each, "nothing") for each in sources])
+    return [load_kernel(each) for each in sources]
 
 
 def run_compiled(

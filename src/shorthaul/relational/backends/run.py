@@ -63,6 +63,7 @@ class PlanRun(ABC):
     ) -> None:
         self.plan, self.topology, self.values, self.seed = plan, topology, values, seed
         self.program: Program = plan.plan.program
+        self.steps = self.program.by_name
 
     def forward(self) -> None:
         """Run the forward kernels."""
@@ -71,14 +72,15 @@ class PlanRun(ABC):
     def backward(self) -> None:
         """Run the backward kernels, from what was saved; what was not is computed again first."""
         self._run(self.plan.plan.again)
-        self._run(range(len(self.plan.plan.forward), len(self.plan.works)))
+        plan = self.plan.plan
+        self._run(range(len(plan.forward), len(plan.forward) + len(plan.backward)))
 
     def value(self, name: str) -> torch.Tensor:
         """A stored value with its own shape."""
         found = self.values.get(name)
         if found is not None:
             return found
-        step = self.program[name]
+        step = self.steps[name]
         if step.operation not in ALIASES:
             raise KeyError(f"{name} has not been made")
         whole = self.value(step.operands[0])
@@ -91,8 +93,9 @@ class PlanRun(ABC):
             self._run_in_order(numbers)
 
     def _run_in_order(self, numbers: Iterable[int]) -> None:
+        works = self.plan.works
         for number in numbers:
-            work = self.plan.works[number]
+            work = works[number]
             if isinstance(work, TorchStep):
                 self._run_torch(work)
             elif isinstance(work, Product):
@@ -109,7 +112,7 @@ class PlanRun(ABC):
         """Memory for a value that is about to be made."""
 
     def _run_torch(self, work: TorchStep) -> None:
-        step = self.program[work.step]
+        step = self.steps[work.step]
         if step.operation == "count":
             self.values[step.name] = self.topology.count(step["of"], step["way"], self.plan.dtype)
             return

@@ -1,4 +1,6 @@
-"""A plan as generated C++: one source for a layer, forward and backward, compiled once.
+"""A plan as generated C++: a source for a layer's forward pass and one for its backward pass.
+
+Both are compiled at the first use, at the same time.
 
 Widths are constants of the text, sizes of graphs are arguments: a new graph or mini-batch compiles
 nothing. No kernel writes to a row that another thread writes to, and what is added up is added in an
@@ -16,12 +18,12 @@ import torch
 from shorthaul.jit import (
     CppSource,
     Function,
-    Kernel,
+    KernelFunction,
     NumberArgument,
     TensorArgument,
     ThreadsArgument,
-    load_kernel,
 )
+from shorthaul.jit.compiling.loading import load_kernels
 from shorthaul.relational.backends.cpp.emit_products import (
     ROWS_PER_OUTER_TILE,
     ROWS_PER_TILE,
@@ -74,22 +76,30 @@ using shorthaul::silu_slope;
 class CppPlan(BackendPlan):
     """A plan with its generated source."""
 
-    source: CppSource
+    sources: tuple[CppSource, ...]  # forward, and backward if there is one
     names: Mapping[int, str]  # the function of each kernel, by its place in the plan
     loops: Mapping[int, LoopKernel]
-    _loaded: list[Kernel] = field(default_factory=list)
+    _functions: dict[str, KernelFunction] = field(default_factory=dict)
 
-    def kernel(self) -> Kernel:
-        """The compiled functions; compiled at the first use."""
-        if not self._loaded:
-            self._loaded.append(load_kernel(self.source))
-        return self._loaded[0]
+    @property
+    def text(self) -> str:
+        """The generated source."""
+        return "\n".join(each.complete_text() for each in self.sources)
+
+    def functions(self) -> Mapping[str, KernelFunction]:
+        """The compiled functions by name; compiled at the first use."""
+        if not self._functions:
+            for kernel in load_kernels(self.sources):
+                self._functions.update(kernel.functions)
+        return self._functions
 
 
 def emit_plan(plan: Plan, dtype: torch.dtype, index_dtype: torch.dtype) -> CppPlan:
     """The source of every kernel of `plan`."""
     program = plan.program
-    texts, functions = [], []
+    # Of the forward pass, and of the backward pass.
+    texts: tuple[list[str], list[str]] = ([], [])
+    functions: tuple[list[Function], list[Function]] = ([], [])
     names: dict[int, str] = {}
     loops: dict[int, LoopKernel] = {}
     exported = find_exported(plan)
@@ -97,35 +107,40 @@ def emit_plan(plan: Plan, dtype: torch.dtype, index_dtype: torch.dtype) -> CppPl
         if isinstance(work, TorchStep):
             continue
         name = names[number] = kernel_name(plan, number)
+        part = int(number >= len(plan.forward))
         if isinstance(work, RowLoop):
             loops[number] = emit_row_loop(
                 name, work, program, plan.stored, exported, is_narrow=dtype in WIDE
             )
             verify_reads(plan, work, loops[number].leaves, "emit C++")
-            texts.append(loops[number].text)
-            functions.append(_loop_function(loops[number], work, dtype, index_dtype))
+            texts[part].append(loops[number].text)
+            functions[part].append(_loop_function(loops[number], work, dtype, index_dtype))
         elif isinstance(work, Product):
-            texts.append(
+            texts[part].append(
                 emit_product(name, program[work.step], program[work.x.value], program[work.weight])
             )
-            functions.append(_product_function(name, dtype, index_dtype))
+            functions[part].append(_product_function(name, dtype, index_dtype))
         else:
             sides = program[work.x.value], program[work.y.value]
-            texts.append(emit_outer_sum(name, program[work.step], *sides))
-            functions.append(_outer_function(name, dtype, index_dtype))
+            texts[part].append(emit_outer_sum(name, program[work.step], *sides))
+            functions[part].append(_outer_function(name, dtype, index_dtype))
     preamble = _PREAMBLE.format(
         title=f"{program.name}: generated from the layer's program",
         number=_NUMBERS[dtype],
         index="int32_t" if index_dtype is torch.int32 else "int64_t",
     )
-    source = CppSource(
-        f"relational_{program.name}",
-        preamble + "\n".join(texts),
-        tuple(functions),
-        flags=("-fopenmp-simd",),
+    sources = tuple(
+        CppSource(
+            f"relational_{program.name}",
+            preamble + "\n".join(of_part),
+            tuple(its_functions),
+            flags=("-fopenmp-simd",),
+        )
+        for of_part, its_functions in zip(texts, functions, strict=True)
+        if its_functions
     )
     return CppPlan(
-        plan, dtype, index_dtype, find_outputs(plan), find_last_uses(plan), source, names, loops
+        plan, dtype, index_dtype, find_outputs(plan), find_last_uses(plan), sources, names, loops
     )
 
 
@@ -193,17 +208,17 @@ class Run(PlanRun):
 
     def empty(self, name: str) -> torch.Tensor:
         """Memory of the pool, unless the value leaves the layer."""
-        step = self.program[name]
+        step = self.steps[name]
         rows = self.topology.rows(step.space)
         made = empty_rows((rows, *step.shape), self.plan.dtype, name in self.plan.outputs)
         self.values[name] = made
         return made
 
     def _call(self, number: int, *arguments: Any) -> None:
-        getattr(self.plan.kernel(), self.plan.names[number])(*arguments)
+        self.plan.functions()[self.plan.names[number]](*arguments)
 
     def _run_product(self, number: int, work: Product) -> None:
-        step, x = self.program[work.step], self.program[work.x.value]
+        step, x = self.steps[work.step], self.steps[work.x.value]
         way = step["way"]
         tiles = self.topology.tiles(step.space, way, ROWS_PER_TILE)
         order = self.topology.members(step.space, way).rows
@@ -221,8 +236,8 @@ class Run(PlanRun):
         )
 
     def _run_outer(self, number: int, work: OuterSum) -> None:
-        step = self.program[work.step]
-        space = self.program[step.operands[0]].space
+        step = self.steps[work.step]
+        space = self.steps[step.operands[0]].space
         way = step["way"]
         tiles = self.topology.tiles(space, way, ROWS_PER_OUTER_TILE)
         count = tiles.owners.numel()
@@ -257,7 +272,7 @@ class Run(PlanRun):
             arguments.append(self.topology.members(work.fine, work.way).rows)
             wide = WIDE.get(self.plan.dtype, self.plan.dtype)
             outputs = [
-                empty_rows((count, *self.program[name].shape), wide, False) for name in loop.results
+                empty_rows((count, *self.steps[name].shape), wide, False) for name in loop.results
             ]
         else:
             chunks = self.topology.chunks(work.space, work.fine, work.way)
@@ -270,7 +285,7 @@ class Run(PlanRun):
             arguments.append(self.topology.way(space, way, by=by))
         arguments += [self.value(name) for name in loop.leaves]
         arguments += outputs
-        arguments += [start_state(self.seed, self.program[m]["stream"]) for m in loop.masks]
+        arguments += [start_state(self.seed, self.steps[m]["stream"]) for m in loop.masks]
         self._call(number, *arguments, self.topology.num_targets)
         if work.space.is_small:
             for name, partial in zip(loop.results, outputs, strict=True):
