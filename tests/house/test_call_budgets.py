@@ -97,8 +97,8 @@ PATHS = {
     "a convolution": (_conv_inference, 23),
     "a step of training a convolution": (_conv_training, 47),
     "ten rows of a table": (_gather, 23),
-    "a relational layer on 100 edges": (lambda: _relational(is_training=False), 161),
-    "a step of training it": (lambda: _relational(is_training=True), 252),
+    "a relational layer on 100 edges": (lambda: _relational(is_training=False), 165),
+    "a step of training it": (lambda: _relational(is_training=True), 270),
     "a step with one small saved tensor under offload": (_saved_tensor, 27),
 }
 
@@ -110,7 +110,7 @@ def test_a_small_call_keeps_its_budget(path: str) -> None:
     calls = count_calls(make())
     found = sum(calls.values())
     assert found <= budget, f"{found} calls: {calls.most_common()}"
-    assert found > budget - 6, f"the budget of {budget} is too wide for {found} calls"
+    assert found > 0.85 * budget, f"the budget of {budget} is too wide for {found} calls"
 
 
 def test_calls_are_counted() -> None:
