@@ -30,7 +30,7 @@ def _resnet_18() -> nn.Module:
     )
 
 
-def _mobilenet_v1() -> nn.Module:
+def _mobilenet() -> nn.Module:
     from transformers import MobileNetV1Config, MobileNetV1Model
 
     return MobileNetV1Model(MobileNetV1Config())
@@ -74,7 +74,7 @@ class UNet(nn.Module):
     ("make", "for_inference", "for_training"),
     [
         pytest.param(_resnet_18, 13, 35, id="ResNet-18"),
-        pytest.param(_mobilenet_v1, 15, 30, id="MobileNet-V1"),
+        pytest.param(_mobilenet, 15, 30, id="MobileNet-V1"),
         pytest.param(UNet, 11, 24, id="U-Net"),
         pytest.param(_convnext_t, 7, 16, id="ConvNeXt-T", marks=pytest.mark.slow),
     ],
