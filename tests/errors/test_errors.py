@@ -19,12 +19,14 @@ from shorthaul.errors import (
     CompilerDefectError,
     CudaMappingError,
     CudaUnavailableError,
+    DatabaseError,
     DeviceRoomError,
     DiskTensorError,
     EdgeRangeError,
     EngineUnavailableError,
     ExchangeError,
     ExplainError,
+    ForeignKeyError,
     GraphChangedError,
     GraphFileError,
     GridTooLargeError,
@@ -315,6 +317,13 @@ GOLDEN: dict[ShorthaulError, str] = {
     ),
     EdgeRangeError("target", 7, 120, 100, "nodes"): (
         "the target of edge 7 is 120, but there are 100 nodes (0 to 99)."
+    ),
+    DatabaseError("orders", "it has no column `buyer`; there are id, item."): (
+        "table `orders`: it has no column `buyer`; there are id, item."
+    ),
+    ForeignKeyError("orders", "buyer", "people", 1200): (
+        "table `orders`: 1,200 values of `buyer` match no primary key of `people`.\n"
+        "  With strict=False they make no edges, and are counted in `unmatched`."
     ),
     NoNegativeError(1, 0, 2, "user buys item", "target"): (
         "there is no negative for edge 1, from node 0 to node 2 by `user buys item`: replacing the "

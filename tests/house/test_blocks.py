@@ -27,7 +27,7 @@ SLOW = {
     "hugging-face.md:0",
 }
 # Imported by programs, and not installed everywhere.
-OPTIONAL = {"lightning", "accelerate", "transformers", "torch_geometric", "dgl", "trl"}
+OPTIONAL = {"lightning", "accelerate", "transformers", "torch_geometric", "dgl", "trl", "duckdb"}
 
 
 def find_blocks() -> Iterator[tuple[str, str]]:

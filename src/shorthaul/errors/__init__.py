@@ -15,7 +15,9 @@ from shorthaul.errors.distributed import (
     RankSetupError,
 )
 from shorthaul.errors.graphs import (
+    DatabaseError,
     EdgeRangeError,
+    ForeignKeyError,
     GraphChangedError,
     GraphError,
     GraphFileError,
@@ -107,6 +109,7 @@ __all__ = [
     "ConvolutionError",
     "CudaMappingError",
     "CudaUnavailableError",
+    "DatabaseError",
     "DatasetError",
     "DeviceRoomError",
     "DiskTensorError",
@@ -116,6 +119,7 @@ __all__ = [
     "EngineUnavailableError",
     "ExchangeError",
     "ExplainError",
+    "ForeignKeyError",
     "ForkedTicketError",
     "GraphChangedError",
     "GraphError",

@@ -73,3 +73,23 @@ class NoNegativeError(SamplingError):
             "(avoids=False)."
         )
         self.position = position
+
+
+class DatabaseError(GraphError):
+    """A table cannot become a graph: a column, a key or a value is not what it has to be."""
+
+    def __init__(self, table: str, problem: str) -> None:
+        super().__init__(f"table `{table}`: {problem}")
+        self.table = table
+
+
+class ForeignKeyError(DatabaseError):
+    """Foreign keys match no primary key, and that was to be an error."""
+
+    def __init__(self, table: str, column: str, other: str, unmatched: int) -> None:
+        super().__init__(
+            table,
+            f"{unmatched:,} values of `{column}` match no primary key of `{other}`.\n"
+            "  With strict=False they make no edges, and are counted in `unmatched`.",
+        )
+        self.unmatched = unmatched

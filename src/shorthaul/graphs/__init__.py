@@ -1,6 +1,9 @@
 """Graphs with typed nodes and relations, and the mini-batches that are drawn from them."""
 
 from shorthaul.graphs import readers, saving  # noqa: F401  (they enter the graph's doors)
+from shorthaul.graphs.databases.from_tables import DatabaseGraph, from_tables
+from shorthaul.graphs.databases.relbench import TaskSeeds, from_relbench, read_task
+from shorthaul.graphs.databases.tables import Table
 from shorthaul.graphs.graph import RelationalGraph
 from shorthaul.graphs.index.indexes import PairIndex, RelationIndex, SourceIndex, TargetIndex
 from shorthaul.graphs.interop import dgl, pyg  # noqa: F401
@@ -17,6 +20,7 @@ from shorthaul.graphs.sampling.sampler import NeighborSampler
 
 __all__ = [
     "Block",
+    "DatabaseGraph",
     "LinkBatch",
     "LinkLoader",
     "MiniBatch",
@@ -31,6 +35,11 @@ __all__ = [
     "RelationIndex",
     "RelationalGraph",
     "SourceIndex",
+    "Table",
     "TargetIndex",
+    "TaskSeeds",
     "accelerate_loader",
+    "from_relbench",
+    "from_tables",
+    "read_task",
 ]

@@ -1,0 +1,1 @@
+"""Tables with primary and foreign keys -> graphs whose nodes are rows."""
