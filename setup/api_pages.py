@@ -28,6 +28,7 @@ PACKAGES = {
     "shorthaul.jit": ("Kernels", "sh.jit"),
     "shorthaul.storage": ("Storage", "shorthaul.storage"),
 }
+MOST_COLUMNS = 80
 ENTRY = re.compile(r"^ {4}(\w[\w, ]*): (.*)$")
 
 
@@ -96,6 +97,9 @@ def render_call(name: str, thing: Any) -> list[str]:
     ]
     words = str(signature.replace(parameters=own, return_annotation=inspect.Signature.empty))
     words = re.sub(r"<([\w.]+)[^<>]*>", r"\1", words)  # defaults that are objects
+    if len(name) + len(words) > MOST_COLUMNS:  # an argument for each line
+        words = "(\n" + "".join(f"    {each},\n" for each in own) + ")"
+        words = re.sub(r"<([\w.]+)[^<>]*>", r"\1", words)
     return [f"```text\n{name}{words}\n```", render_docstring(thing)]
 
 

@@ -1,4 +1,4 @@
-"""The README can be read in a few minutes, and shows every part; `test_blocks` runs its programs."""
+"""The README can be read in a few minutes, and shows every part; `tests/examples` runs its programs."""
 
 from pathlib import Path
 
