@@ -114,6 +114,17 @@ def test_offloading_covers_calls_and_errors_name_the_memory(watch, tmp_path, mon
     tight.uninstall()
 
 
+def test_lazy_parameters_are_waited_for(watch) -> None:
+    models = watch(replaces_convs=True)
+    net = nn.Sequential(nn.LazyConv2d(4, 3), nn.Flatten(), nn.LazyLinear(2))
+    images = torch.randn(2, 3, 8, 8)
+    net(images).sum().backward()
+    assert models.seen == []
+    net(images).sum().backward()
+    (seen,) = models.seen
+    assert seen.parameters == 4 * 3 * 9 + 4 + 2 * 4 * 36 + 2
+
+
 def test_an_optimizer_within_another_is_found_once() -> None:
     class Prepared(torch.optim.Optimizer):  # as accelerate's
         def __init__(self, optimizer: torch.optim.Optimizer) -> None:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
+from torch.nn.parameter import is_lazy
 
 from shorthaul.advice.watching.memory_shares import MemoryShares, measure_shares
 from shorthaul.errors import ShorthaulError
@@ -116,6 +117,8 @@ class ScriptModels:
             if not (getattr(module, "training", False) and torch.is_grad_enabled()):
                 return call(module, *args, **kwargs)
             if not self._is_known(module):
+                if any(is_lazy(each) for each in module.parameters()):
+                    return call(module, *args, **kwargs)  # which makes it known how large they are
                 self._apply(module)
             elif self.wishes.question is not None and self._is_trained(module):
                 self._answer(module, args, kwargs)
