@@ -29,6 +29,7 @@ LAYERS = (
         "meter",
         "explain",
         "module_swap",
+        "pages",
     ),
     ("jit", "storage"),
     ("tensors", "graphs", "datasets"),
@@ -46,6 +47,7 @@ NEIGHBORS = {
     "settings": {"errors", "host_memory", "units"},
     "meter": {"interrupts", "metric_formats", "units"},
     "explain": {"errors"},
+    "pages": {"errors"},
     "announcements": {"settings"},
     "datasets": {"graphs"},  # one of them is a graph
     "graphs": {"tensors"},  # features, and indexes on disk, are tables of rows

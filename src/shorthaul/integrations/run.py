@@ -40,12 +40,15 @@ class RunWishes:
     has_trials: bool = True  # of `advise`
 
 
+def with_allocator(environment: Mapping[str, str]) -> dict[str, str]:
+    """The environment with the C library told to give large blocks back; the user's own words stay."""
+    return {_TUNABLES: ALLOCATOR, **environment}
+
+
 def plan_environment(wishes: RunWishes, environment: Mapping[str, str]) -> dict[str, str]:
     """The environment of the script's process, from which `take_wishes` makes the script's own."""
-    planned = dict(environment)
-    sets_allocator = wishes.offloads and _TUNABLES not in planned
-    if sets_allocator:
-        planned[_TUNABLES] = ALLOCATOR
+    sets_allocator = wishes.offloads and _TUNABLES not in environment
+    planned = with_allocator(environment) if sets_allocator else dict(environment)
     path = planned.get("PYTHONPATH")
     planned["PYTHONPATH"] = str(STARTUP) if path is None else f"{STARTUP}{os.pathsep}{path}"
     told = {"wishes": asdict(wishes), "path": path, "sets_allocator": sets_allocator}

@@ -23,6 +23,7 @@ from torch.nn.parameter import is_lazy
 from shorthaul.advice.watching.memory_shares import MemoryShares, measure_shares
 from shorthaul.errors import ShorthaulError
 from shorthaul.integrations.run import RunWishes
+from shorthaul.integrations.script_timeline import ScriptTimeline
 from shorthaul.offload import ActivationOffload, offload_activations
 
 if TYPE_CHECKING:  # only where convolutions are asked for
@@ -53,6 +54,7 @@ class ScriptModels:
         self.wishes = wishes
         self.seen: list[SeenModel] = []
         self.backward_passes = 0
+        self.timeline = None if wishes.report is None else ScriptTimeline()
         self.is_answered = False  # the question, where one was asked
         self.offload: ActivationOffload | None = None
         self.shares: MemoryShares | None = None
@@ -75,8 +77,12 @@ class ScriptModels:
         @functools.wraps(backward)
         def watched_backward(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
             self.backward_passes += 1
-            with self._explaining():
-                return backward(tensor, *args, **kwargs)
+            try:
+                with self._explaining():
+                    return backward(tensor, *args, **kwargs)
+            finally:
+                if self.timeline is not None:
+                    self.timeline.end_backward()
 
         nn.Module.__call__ = watched_call  # type: ignore[method-assign]
         torch.Tensor.backward = watched_backward  # type: ignore[method-assign, assignment]
@@ -122,6 +128,8 @@ class ScriptModels:
                 self._apply(module)
             elif self.wishes.question is not None and self._is_trained(module):
                 self._answer(module, args, kwargs)
+            if self.timeline is not None and self._is_trained(module):
+                self.timeline.begin_step(module)
             if self.offload is None:
                 return call(module, *args, **kwargs)
             with self._explaining(), self.offload:

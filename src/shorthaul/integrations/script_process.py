@@ -14,6 +14,7 @@ from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from shorthaul.errors import MissingExtraError
 from shorthaul.integrations.run import STARTUP, RunWishes, take_wishes
 from shorthaul.integrations.script_report import ScriptReport
 from shorthaul.meter import meter
@@ -84,7 +85,10 @@ class ScriptProcess:
         if self.wishes.report is not None:
             try:
                 report.write(self.wishes.report, rank)
-            except OSError as error:  # what the script did is done: its exit code stays
+            except (
+                OSError,
+                MissingExtraError,
+            ) as error:  # what the script did is done: its exit code stays
                 print(f"shorthaul run: no report was written: {error}", file=sys.stderr)
         if rank == 0:
             print(report.describe(), file=sys.stderr)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from shorthaul.integrations.run import RunWishes
+from shorthaul.integrations.script_page import format_page
 from shorthaul.meter import Meter
 from shorthaul.units import format_bytes, format_seconds
 
@@ -32,6 +33,9 @@ class ScriptReport:
     memory: dict[str, int] | None  # its shares, where it made a budget
     offload: dict[str, Any] | None
     meter: dict[str, Any]
+    resident: list[tuple[float, int]]  # over time, where the process was looked at
+    step_seconds: list[float]  # from one training call to the next
+    held: dict[str, Any] | None  # over one step: bytes of tensors by module
 
     @classmethod
     def make(
@@ -42,6 +46,7 @@ class ScriptReport:
             models.note_choices()
         offload = None if models is None else models.offload
         shares = None if models is None else models.shares
+        timeline = None if models is None else models.timeline
         return cls(
             command=list(sys.orig_argv[1:]),
             asked=asdict(wishes),
@@ -56,14 +61,20 @@ class ScriptReport:
             else asdict(shares) | {"budget_bytes": shares.budget_bytes},
             offload=None if offload is None else offload.report().to_dict(),
             meter=counted.to_dict(),
+            resident=[] if timeline is None else timeline.resident,
+            step_seconds=[] if timeline is None else timeline.step_seconds,
+            held=None if timeline is None else timeline.held,
         )
 
     def write(self, path: str, rank: int = 0) -> None:
-        """Write JSON; each process of a distributed run but the first has a file of its own."""
+        """Write a page, or JSON where the name says so; each process of a distributed run but the first has a file of its own."""
         target = Path(path)
         if rank:
             target = target.with_name(f"{target.stem}.rank{rank}{target.suffix}")
-        target.write_text(json.dumps(asdict(self), indent=1) + "\n")
+        if target.suffix.lower() in (".html", ".htm"):
+            target.write_text(format_page(asdict(self), self.describe()), encoding="utf-8")
+        else:
+            target.write_text(json.dumps(asdict(self), indent=1) + "\n")
 
     def describe(self) -> str:
         """A line that sums up, then a line for each thing that was changed or left."""

@@ -5,31 +5,36 @@ import copy
 import pytest
 
 from shorthaul.cli.acts import distributed
-from shorthaul.cli.acts.stage import Stage
 
 
 @pytest.fixture(scope="module")
 def seen():
-    """The act, shown once, and what its ranks said."""
-    real, found = distributed._run_ranks, []
+    """Both roles, played once, and what the ranks said."""
+    real, found = distributed.run_ranks, []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(distributed, "_run_ranks", lambda folder: found.extend(real(folder)) or found)
-        return distributed.show_distributed(Stage(is_quick=True)), found
+        patch.setattr(distributed, "run_ranks", lambda folder: found.extend(real(folder)) or found)
+        runs = [
+            distributed.play(role, is_quick=True, say=lambda _: None)
+            for role in ("plain", "shorthaul")
+        ]
+    return runs, found
 
 
 def test_two_ranks_see_what_one_process_sees(seen):
-    outcome, _ = seen
-    assert outcome.holds
-    assert len(outcome.figures["ranks"]) == 2
-    for each in outcome.figures["ranks"]:
+    (plain, ours), _ = seen
+    assert plain.losses == ours.losses
+    assert plain.losses[0] == plain.losses[1] > 0
+    assert len(ours.extra["ranks"]) == 2
+    for each in ours.extra["ranks"]:
         assert each["far_rows"] > 0
         assert each["received_bytes"] > each["far_rows"] * 256
-    assert outcome.rows[-1] == ("rows and seeds", "as in one process")
 
 
 @pytest.mark.parametrize("lost", ["seeds", "sums"])
 def test_a_wrong_row_or_a_lost_seed_is_noticed(monkeypatch, seen, lost):
-    changed = copy.deepcopy(seen[1])
+    (plain, _), found = seen
+    changed = copy.deepcopy(found)
     changed[1][lost] = changed[1][lost][1:]
-    monkeypatch.setattr(distributed, "_run_ranks", lambda _: changed)
-    assert not distributed.show_distributed(Stage(is_quick=True)).holds
+    monkeypatch.setattr(distributed, "run_ranks", lambda _: changed)
+    ours = distributed.play("shorthaul", is_quick=True, say=lambda _: None)
+    assert ours.losses != plain.losses

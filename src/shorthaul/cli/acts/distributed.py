@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import multiprocessing
 import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
-from shorthaul.cli.acts.stage import Outcome, Stage
+from shorthaul.cli.acts.stage import Run
 from shorthaul.datasets import python_graph
 from shorthaul.distributed import MiniBatchLoader, partition
 from shorthaul.distributed import open as open_parts
+from shorthaul.graphs import MiniBatchLoader as OneProcessLoader
 from shorthaul.graphs import RelationalGraph
 from shorthaul.settings import settings
 from shorthaul.units import format_bytes
@@ -21,11 +25,20 @@ from shorthaul.units import format_bytes
 RANKS, BATCH, FAN_OUTS, TIMEOUT_SECONDS = 2, 256, (10, 10), 60.0
 
 
-def show_distributed(stage: Stage) -> Outcome:
-    """Load an epoch on two ranks: every row must be that of the table, and every seed there once."""
-    stage.say("reading the standard library")
-    data = python_graph(40 if stage.is_quick else 200).with_reversed()
+def play(role: str, *, is_quick: bool, say: Callable[[str], None]) -> Run:
+    """Load an epoch in one process, or on two ranks.
+
+    What is compared: how many seeds there were, their sum, and how many rows were not the table's.
+    """
+    say("reading the standard library")
+    data = python_graph(40 if is_quick else 200).with_reversed()
     graph = RelationalGraph.from_edge_index(data.edge_index, num_nodes=data.num_nodes)
+    if role == "plain":
+        began = time.perf_counter()
+        loader = OneProcessLoader(graph, data.features, None, data.train, BATCH, FAN_OUTS)
+        seeds = [seed for batch in loader for seed in batch.seeds.tolist()]
+        facts = _facts(seeds, wrong_rows=0)
+        return Run(role, "one process, the whole table", facts, seconds=time.perf_counter() - began)
     with tempfile.TemporaryDirectory(dir=settings.scratch_directory) as directory:
         folder = Path(directory) / "parts"
         report = partition(
@@ -37,37 +50,44 @@ def show_distributed(stage: Stage) -> Outcome:
             hot=0.05,
             fan_outs=FAN_OUTS,
             batch_size=BATCH,
-            tell=stage.say,
+            tell=say,
         )
-        stage.say("starting two ranks")
-        seen = _run_ranks(folder)
-        expected = data.features[open_parts(folder).originals().long()].double().sum(1)
-    seeds = sorted(seed for each in seen for seed in each["seeds"])
-    is_right = all(
-        expected[each["nodes"]].tolist() == each["sums"] and len(each["nodes"]) > 0 for each in seen
-    )
-    holds = is_right and len(set(seeds)) == len(seeds) == len(data.train)
-    rows = [
-        (
-            f"rank {number}",
-            f"{each['near_rows']:,} rows of its own, {each['hot_rows']:,} hot, {each['kept_rows']:,} kept, "
-            f"{each['far_rows']:,} of the other rank: {format_bytes(each['received_bytes'])}",
-        )
+        say("starting two ranks")
+        began = time.perf_counter()
+        seen = run_ranks(folder)
+        seconds = time.perf_counter() - began
+        originals = open_parts(folder).originals().long()  # parts have numbers of their own
+    expected = data.features[originals].double().sum(1)
+    seeds = [seed for each in seen for seed in originals[each["seeds"]].tolist()]
+    what = "; ".join(
+        f"rank {number}: {each['near_rows']:,} rows of its own, {each['far_rows']:,} of the other's, "
+        f"{format_bytes(each['received_bytes'])}"
         for number, each in enumerate(seen)
+    )
+    facts = _facts(seeds, count_wrong(seen, expected))
+    ranks = [
+        {name: value for name, value in each.items() if isinstance(value, int | float)}
+        for each in seen
     ]
-    rows.append(("edges cut", f"{report.cut_share:.1%}"))
-    rows.append(("rows and seeds", "as in one process" if holds else "NOT as in one process"))
-    figures = {
-        "ranks": [
-            {name: value for name, value in each.items() if isinstance(value, int | float)}
-            for each in seen
-        ],
-        "cut_share": report.cut_share,
-    }
-    return Outcome(("what", "result"), tuple(rows), figures, holds=holds)
+    extra = {"ranks": ranks, "cut_share": report.cut_share}
+    return Run(role, what, facts, seconds=seconds, extra=extra)
 
 
-def _run_ranks(folder: Path) -> list[dict[str, Any]]:
+def count_wrong(seen: Sequence[Mapping[str, Any]], expected: torch.Tensor) -> int:
+    """Rows of the ranks whose sum is not that of the table's row."""
+    wrong = 0
+    for each in seen:
+        sums = expected[each["nodes"]].tolist()
+        wrong += sum(one != other for one, other in zip_longest(sums, each["sums"]))
+    return wrong
+
+
+def _facts(seeds: Sequence[int], wrong_rows: int) -> tuple[float, ...]:
+    return (float(len(seeds)), float(len(set(seeds))), float(sum(seeds)), float(wrong_rows))
+
+
+def run_ranks(folder: Path) -> list[dict[str, Any]]:
+    """What each rank saw of its epoch."""
     context = multiprocessing.get_context("spawn")
     results: Any = context.Queue()
     store = f"file://{folder.parent}/store"

@@ -1,9 +1,10 @@
-"""The act of `tensors` and `graphs`: GraphSAGE with its features in memory, and on disk."""
+"""GraphSAGE on a table of features that a memory limit has no room for: in memory, and on disk."""
 
 from __future__ import annotations
 
+import resource
 import tempfile
-from dataclasses import replace
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,15 +12,19 @@ import numpy as np
 import torch
 from torch import nn
 
-from shorthaul.cli.acts.stage import Outcome, Stage
-from shorthaul.cli.acts.training import Training, compare_trainings, train
+from shorthaul.cli.acts.stage import Run
+from shorthaul.cli.acts.training import train
 from shorthaul.datasets import python_graph
 from shorthaul.graphs import MiniBatch, MiniBatchLoader, RelationalGraph
 from shorthaul.settings import settings
 from shorthaul.tensors import open as open_table
 from shorthaul.units import format_bytes
 
-WIDTH, BATCH, FAN_OUTS = 64, 256, (10, 10)
+WIDTH, BATCH, FAN_OUTS = 64, 32, (4, 4)
+FEATURES = 6144  # of a node: as much as a page of text has
+LIMITED = "plain, limited"  # the role that is shown to fail
+_LIMIT_SHARE = 0.75  # of the table: what the process may still allocate when it begins with it
+_ROWS_AT_A_TIME = 1024
 
 
 class SmallSAGE(nn.Module):
@@ -43,41 +48,58 @@ class SmallSAGE(nn.Module):
         return nn.functional.cross_entropy(x, batch.labels)
 
 
-def show_tensors(stage: Stage) -> Outcome:
-    """Train with features in memory, then from a file of them; the losses must be the same bits."""
-    stage.say("reading the standard library")
-    data = python_graph(40 if stage.is_quick else 200).with_reversed()
+def play(role: str, *, is_quick: bool, say: Callable[[str], None]) -> Run:
+    """Train with features in memory, without or with a limit, or from a file with the limit."""
+    say("reading the standard library")
+    data = python_graph(100 if is_quick else 200).with_reversed()
     graph = RelationalGraph.from_edge_index(data.edge_index, num_nodes=data.num_nodes)
-    seeds = data.train[: 4 * BATCH] if stage.is_quick else data.train
-
-    def run(name: str, features: Any) -> Training:
+    seeds = data.train[: BATCH * (4 if is_quick else 24)]
+    with tempfile.TemporaryDirectory(dir=settings.scratch_directory) as directory:
+        path = Path(directory) / "features.npy"
+        say("writing features")
+        table_bytes = _write_features(path, data.features)
         torch.manual_seed(0)
-        model = SmallSAGE(data.features.shape[1], data.num_classes)
+        model = SmallSAGE(FEATURES, data.num_classes)
+        if role != "plain":
+            _limit_memory(int(table_bytes * _LIMIT_SHARE))
+        if role.startswith("plain"):
+            features: Any = torch.from_numpy(np.load(path))
+            what = f"{format_bytes(table_bytes)} of features in memory"
+        else:
+            features = open_table(path, cache="belady", cache_bytes=table_bytes // 10)
+            what = "on disk, a tenth cached, memory limited"
         loader = MiniBatchLoader(
             graph, features, data.labels, seeds, BATCH, FAN_OUTS, shuffle=True, seed=1
         )
-        return train(name, model, loader, _step, stage.say, learning_rate=3e-3)
+        run = train(role, what, model, loader, _step, say, learning_rate=3e-3)
+        run.extra["table_bytes"] = table_bytes
+        return run
 
-    table_bytes = data.features.numel() * data.features.element_size()
-    with tempfile.TemporaryDirectory(dir=settings.scratch_directory) as directory:
-        path = Path(directory) / "features.npy"
-        np.save(path, data.features.numpy())
-        on_disk = open_table(path, cache="belady", cache_bytes=max(1, table_bytes // 10))
-        plain = run("features in memory", data.features)
-        ours = run("features on disk", on_disk)
-        stats = on_disk.stats()
-        on_disk.close()
-    plain = replace(
-        plain,
-        name=f"in memory: {format_bytes(table_bytes)} of features",
-        extra={"table_bytes": table_bytes},
+
+def _write_features(path: Path, features: torch.Tensor) -> int:
+    """The graph's own features, made wide by random products, without ever being in memory at once."""
+    generator = torch.Generator(device="cpu").manual_seed(0)
+    wide = torch.randn(
+        features.shape[1], FEATURES, generator=generator, dtype=torch.float32, device="cpu"
     )
-    ours = replace(
-        ours,
-        name=f"on disk: a tenth cached, {stats.hit_rate:.0%} of rows found there",
-        extra={"hit_rate": stats.hit_rate, "saved_bytes": stats.saved_bytes},
+    wide /= features.shape[1] ** 0.5
+    table = np.lib.format.open_memmap(
+        path, mode="w+", dtype=np.float32, shape=(len(features), FEATURES)
     )
-    return compare_trainings(plain, ours, holds=plain.losses == ours.losses)
+    for start in range(0, len(features), _ROWS_AT_A_TIME):
+        rows = features[start : start + _ROWS_AT_A_TIME].float()
+        table[start : start + len(rows)] = torch.tanh(rows @ wide).numpy()
+    table.flush()
+    size: int = table.nbytes
+    return size
+
+
+def _limit_memory(more_bytes: int) -> None:
+    """Let the process allocate as many bytes more, whatever the machine has."""
+    status = Path("/proc/self/status").read_text()
+    data = next(line for line in status.splitlines() if line.startswith("VmData:"))
+    limit = int(data.split()[1]) * 1024 + more_bytes
+    resource.setrlimit(resource.RLIMIT_DATA, (limit, resource.getrlimit(resource.RLIMIT_DATA)[1]))
 
 
 def _step(model: nn.Module, batch: Any) -> torch.Tensor:

@@ -1,78 +1,56 @@
-"""The same model trained twice, plainly and with shorthaul: what every part's act compares."""
+"""The same model trained in one way: first steps apart, as compiling, tuning and planning are in them."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 import torch
 
-from shorthaul.cli.acts.stage import Outcome
-from shorthaul.meter import Meter, meter
-from shorthaul.units import format_bytes, format_seconds
+from shorthaul.cli.acts.stage import Run
+from shorthaul.meter import meter
 
-HEADINGS = ("", "last loss", "time", "peak memory", "moved to disk", "moved from disk")
-
-
-@dataclass(frozen=True)
-class Training:
-    """One run: its losses, and what it took."""
-
-    name: str
-    losses: tuple[float, ...]
-    seconds: float
-    measured: Meter
-    extra: dict[str, Any]
-
-    def row(self) -> tuple[str, ...]:
-        """A row of the closing table."""
-        peak = self.measured.peak_resident_bytes
-        return (
-            self.name,
-            f"{self.losses[-1]:.6f}",
-            format_seconds(self.seconds),
-            "unknown" if peak is None else format_bytes(peak),
-            format_bytes(self.measured.written_bytes),
-            format_bytes(self.measured.read_bytes),
-        )
-
-    def figures(self) -> dict[str, Any]:
-        """The same for machines."""
-        return {
-            "losses": list(self.losses),
-            "seconds": self.seconds,
-            "peak_resident_bytes": self.measured.peak_resident_bytes,
-            "written_bytes": self.measured.written_bytes,
-            "read_bytes": self.measured.read_bytes,
-            **self.extra,
-        }
+Step = Callable[[torch.nn.Module, Any], torch.Tensor]
 
 
 def train(
-    name: str,
+    role: str,
+    what: str,
     model: torch.nn.Module,
     batches: Iterable[Any],
-    step: Callable[[torch.nn.Module, Any], torch.Tensor],
+    step: Step,
     say: Callable[[str], None],
     *,
+    warm_ups: int = 1,
     learning_rate: float = 1e-3,
-) -> Training:
+    extra: dict[str, Any] | None = None,
+) -> Run:
     """Train `model`; `step` runs forward and backward on a batch and returns the loss."""
     optimizer = torch.optim.AdamW(model.parameters(), learning_rate)
     losses: list[float] = []
-    started = time.perf_counter()
-    with meter() as measured:
-        for batch in batches:
+
+    def run(some: Iterable[Any]) -> float:
+        began = time.perf_counter()
+        for batch in some:
             optimizer.zero_grad()
             losses.append(step(model, batch).item())
             optimizer.step()
-            say(f"{name}: step {len(losses)}, loss {losses[-1]:.4f}")
-    return Training(name, tuple(losses), time.perf_counter() - started, measured, {})
+            say(f"step {len(losses)}, loss {losses[-1]:.4f}")
+        return time.perf_counter() - began
 
-
-def compare_trainings(plain: Training, ours: Training, *, holds: bool) -> Outcome:
-    """The closing table of two runs."""
-    figures = {"plain": plain.figures(), "shorthaul": ours.figures()}
-    return Outcome(HEADINGS, (plain.row(), ours.row()), figures, holds)
+    left = iter(batches)
+    with meter() as measured:
+        first_seconds = run(islice(left, warm_ups))
+        seconds = run(left)
+    return Run(
+        role,
+        what,
+        tuple(losses),
+        first_seconds=first_seconds,
+        seconds=seconds,
+        written_bytes=measured.written_bytes,
+        read_bytes=measured.read_bytes,
+        extra={"steps": len(losses) - warm_ups, "meter": measured.to_dict()} | (extra or {}),
+    )

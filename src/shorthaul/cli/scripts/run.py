@@ -56,7 +56,7 @@ def read_memory(context: click.Context, parameter: click.Parameter, text: str | 
 @click.option(
     "--report",
     type=click.Path(dir_okay=False, resolve_path=True),
-    help="Write a report as JSON to this file.",
+    help="Write a report to this file: a page if it ends in .html, else JSON.",
 )
 @click.argument("words", metavar="SCRIPT|-m MODULE [ARGS]...", nargs=-1, required=True)
 def run(
