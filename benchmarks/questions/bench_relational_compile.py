@@ -8,12 +8,7 @@ relation, target and source, and the pairs of both ends.
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 import tempfile
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,45 +16,21 @@ import torch
 
 from benchmarks.arms.relational_graphs import load_graph
 from benchmarks.measuring.answer import Answer, answer_question
-from benchmarks.measuring.measure import Arm, Sample, not_compared, same_bits
+from benchmarks.measuring.measure import Arm, not_compared, same_bits
+from benchmarks.measuring.told import Told, ask_process
 from shorthaul.graphs import RelationalGraph
 from shorthaul.graphs.index import kernels as index_kernels
 from shorthaul.graphs.index import plain as plain_indexes
 from shorthaul.relational.topology.topology import Topology
 
-ROOT = Path(__file__).parents[2]
 LAYERS = ("RGCN", "RGAT 1 head")
 BATCHES = 100
 
 
 def run_first_step(layer: str, cache: Path, batches: int) -> dict[str, float]:
     """What `relational_first_step` says, with kernels kept in `cache`."""
-    command = [sys.executable, "-m", "benchmarks.arms.relational_first_step", layer, str(batches)]
-    environment = os.environ | {"SHORTHAUL_CACHE": str(cache)}
-    done = subprocess.run(
-        command, check=True, capture_output=True, text=True, cwd=ROOT, env=environment, timeout=300
-    )
-    said: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
-    return said
-
-
-@dataclass(frozen=True)
-class Told:
-    """An arm whose samples were taken by other processes."""
-
-    name: str
-    seconds: list[float]
-    can_repeat: bool = False
-
-    def sample(self, calls: int) -> Sample:
-        """The next of them, and the first again after the last."""
-        del calls
-        self.seconds.append(self.seconds.pop(0))
-        return Sample(self.seconds[-1], self.seconds[-1])
-
-    def result(self) -> object:
-        """Nothing that could be compared."""
-        return None
+    variables = {"SHORTHAUL_CACHE": str(cache)}
+    return ask_process("relational_first_step", layer, str(batches), variables=variables)
 
 
 def measure_compiling(answer: Answer, layer: str) -> None:

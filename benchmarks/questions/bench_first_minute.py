@@ -1,0 +1,59 @@
+"""How soon does a model with replaced convolutions run, and how fast once everything is decided?
+
+Twenty models from Hugging Face's configurations and a small U-Net, two images. Each sample is a process of its
+own: with an empty cache, again with the cache that it left, waiting for its compilers, and plain PyTorch.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections import defaultdict
+from pathlib import Path
+
+from benchmarks.arms.first_minute_models import MODELS
+from benchmarks.measuring.answer import Answer, answer_question
+from benchmarks.measuring.measure import not_compared
+from benchmarks.measuring.told import Told, ask_process
+
+EAGER = "PyTorch eager"
+FIRST, SETTLED, STEP = "first output", "until nothing changes any more", "a step from then on"
+
+
+def measure(answer: Answer) -> None:
+    size = 64 if answer.is_quick else 224
+    answer.state(image=f"2 x 3 x {size} x {size}, float32")
+    for name in list(MODELS)[:1] if answer.is_quick else MODELS:
+        for mode in ("inference",) if answer.is_quick else ("inference", "training"):
+            if answer.wants(f"{name}, {mode}"):
+                _measure_model(answer, name, mode, size)
+
+
+def _measure_model(answer: Answer, name: str, mode: str, size: int) -> None:
+    told: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    figures: dict[str, dict[str, float]] = {}
+
+    def ask(arm: str, way: str, cache: Path) -> None:
+        variables = {"SHORTHAUL_CACHE": str(cache)}
+        said = ask_process("first_minute", name, mode, way, str(size), variables=variables)
+        for case, key in ((FIRST, "first"), (SETTLED, "settled"), (STEP, "step")):
+            told[case][arm].append(said[key])
+        figures[arm] = {"kernels": said["kernels"]}
+
+    for _ in range(answer.rounds):
+        with tempfile.TemporaryDirectory() as kept, tempfile.TemporaryDirectory() as other:
+            ask(EAGER, "eager", Path(kept))
+            ask("shorthaul, empty cache", "replaced", Path(kept))
+            ask("shorthaul, second process", "replaced", Path(kept))
+            ask("shorthaul, waiting", "waiting", Path(other))
+    for case, arms in told.items():
+        answer.compare(
+            f"{name}, {mode}, {case}",
+            [Told(arm, seconds) for arm, seconds in arms.items()],
+            baseline=EAGER,
+            same=not_compared,
+            figures=figures if case == FIRST else None,
+        )
+
+
+if __name__ == "__main__":
+    answer_question(measure, rounds=3)
