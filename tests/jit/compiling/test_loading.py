@@ -8,6 +8,7 @@ import threading
 from pathlib import Path
 
 import pytest
+import torch
 
 from shorthaul.errors import CompileError, KernelPendingError
 from shorthaul.fallbacks import taken_fallbacks
@@ -46,6 +47,18 @@ def test_the_setting_decides_unless_a_block_does() -> None:
             assert is_waited_for()
     with compiling("background"):
         assert not is_waited_for(by_default=True)
+
+
+def test_deterministic_programs_wait() -> None:
+    with settings.override(compiling="background"):
+        torch.use_deterministic_algorithms(True)
+        try:
+            assert is_waited_for()
+            with compiling("background"):
+                assert not is_waited_for()
+        finally:
+            torch.use_deterministic_algorithms(False)
+        assert not is_waited_for()
 
 
 def test_a_kernel_is_pending_until_it_is_compiled(gate: Path) -> None:

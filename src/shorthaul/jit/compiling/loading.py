@@ -15,6 +15,8 @@ import contextvars
 import functools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
+import torch
+
 from shorthaul.errors import KernelPendingError
 from shorthaul.fallbacks import note_fallback
 from shorthaul.jit.compiling.pool import Job, compilers
@@ -52,11 +54,17 @@ def compiling(mode: str) -> Iterator[None]:
 def is_waited_for(*, by_default: bool = False) -> bool:
     """Whether who asks for a kernel now waits for its compiler.
 
+    Under `torch.use_deterministic_algorithms(True)` everybody does: when a kernel takes over, last bits change,
+    and that must not depend on how long a compiler takes.
+
     Args:
         by_default: Whether this caller wants to where nothing else is said (default False).
     """
     mode = _mode.get(None)
-    return mode == "wait" if mode is not None else by_default or settings.compiling == "wait"
+    if mode is not None:
+        return mode == "wait"
+    is_deterministic = torch.are_deterministic_algorithms_enabled()
+    return by_default or is_deterministic or settings.compiling == "wait"
 
 
 def load_when_ready(source: CppSource, instead: str) -> Kernel:
