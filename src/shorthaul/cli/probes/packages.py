@@ -1,7 +1,7 @@
 """Probes of what is installed beside shorthaul, of its cache, and of second-best ways taken.
 
->>> parse_extras(["torch>=2.6", "lz4>=4.3; extra == 'compress'", 'zstandard; extra == "compress"'])
-{'compress': ('lz4', 'zstandard')}
+>>> parse_extras(["torch>=2.6", "blosc2>=3; extra == 'compress'", 'triton; extra == "gpu"'])
+{'compress': ('blosc2',), 'gpu': ('triton',)}
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 | name   | exact | what it does                                                                     |
 | ------ | ----- | -------------------------------------------------------------------------------- |
 | `mask` | yes   | packs tensors of two values (dropout masks, booleans) to one bit per element      |
-| `lz4`  | yes   | the same, and everything else by bit-shuffle and lz4                              |
+| `lz4`  | yes   | the same, and everything else by bit-shuffle and lz4, by `blosc2`                 |
 | `zstd` | yes   | the same with zstd at level 1: smaller, and half as fast                          |
 | `int8` | no    | floating-point rows as 8-bit integers with a scale per row                        |
 | `fp8`  | no    | floating-point tensors as `float8_e4m3fn` with one scale                          |
@@ -25,7 +25,6 @@ tensor, is a `CodecError` and never a wrong tensor.
 
 from __future__ import annotations
 
-import functools
 import importlib
 import math
 import struct
@@ -40,15 +39,13 @@ import numpy.typing as npt
 import torch
 
 from shorthaul.errors import CodecError, MissingExtraError
-from shorthaul.offload.codecs.bitshuffle import shuffle, unshuffle
 
 CODECS = ("mask", "lz4", "zstd", "int8", "fp8")
 
 _MAGIC = b"SHZ1"
 _HEADER = struct.Struct("<4sBBIQ")  # magic, mode, bytes per number, checksum, bytes unpacked
 _PLAIN, _MASK, _LZ4, _ZSTD, _INT8, _FP8 = range(6)
-# A piece is shuffled and compressed while it is in the cache, and needs little memory besides.
-_PIECE_BYTES = 1 << 20
+_PIECE_BYTES = 1 << 30  # blosc2 takes less than two GiB at a time
 _SHORTEST_LOSSY_ROW = 16
 _INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
@@ -161,7 +158,7 @@ class LosslessCodec:
     def __init__(self, name: str, mode: int) -> None:
         self.name, self._mode = name, mode
         if mode != _PLAIN:
-            _import_compressor(mode)  # a missing package is told now, not in the middle of a step
+            _import_blosc2()  # a missing package is told now, not in the middle of a step
 
     def compress(self, source: torch.Tensor) -> torch.Tensor:
         """The packed bytes of a CPU tensor, as flat `uint8`."""
@@ -316,15 +313,14 @@ def _unpack_mask(
     numbers.fill_(values[0]).masked_fill_(torch.from_numpy(bits).view(torch.bool), values[1])
 
 
-# Bit-shuffle and a compressor, piece by piece
+# Bit-shuffle and a compressor, by blosc2
 
 
-def _import_compressor(mode: int) -> Any:
-    package = "lz4" if mode == _LZ4 else "zstandard"
+def _import_blosc2() -> Any:
     try:
-        return importlib.import_module("lz4.block" if mode == _LZ4 else "zstandard")
+        return importlib.import_module("blosc2")
     except ImportError as error:
-        raise MissingExtraError(package, "compress", "compressing activations") from error
+        raise MissingExtraError("blosc2", "compress", "compressing activations") from error
 
 
 def _pieces_of(content: torch.Tensor) -> list[torch.Tensor]:
@@ -335,29 +331,26 @@ def _pieces_of(content: torch.Tensor) -> list[torch.Tensor]:
 
 def _pack_pieces(content: torch.Tensor, element_bytes: int, mode: int) -> list[Buffer]:
     """The length of every packed piece, then the pieces."""
-    module = _import_compressor(mode)
-    compress = (
-        functools.partial(module.compress, store_size=False)
-        if mode == _LZ4
-        else module.ZstdCompressor(level=1).compress
-    )
-    planes = torch.empty(min(_PIECE_BYTES, content.numel()), dtype=torch.uint8, device="cpu")
+    blosc2 = _import_blosc2()
     pieces: list[Buffer] = []
     for piece in _pieces_of(content):
-        own = planes[: piece.numel()]
-        shuffle(piece, element_bytes, own)
-        packed: Buffer = compress(own.numpy())
+        plain = piece.numpy()
+        packed: Buffer = blosc2.compress2(
+            plain,
+            codec=blosc2.Codec.LZ4 if mode == _LZ4 else blosc2.Codec.ZSTD,
+            clevel=1,
+            filters=[blosc2.Filter.BITSHUFFLE],
+            filters_meta=[0],
+            typesize=element_bytes,
+            nthreads=1,
+        )
         # Noise does not shrink: it is stored as it is, which its length tells.
-        pieces.append(packed if len(packed) < piece.numel() else piece.numpy().data)
+        pieces.append(packed if len(packed) < len(plain) else plain.data)
     return [struct.pack(f"<{len(pieces)}I", *map(len, pieces)), *pieces]
 
 
 def _unpack_pieces(
-    mode: int,
-    body: npt.NDArray[np.uint8],
-    element_bytes: int,
-    _out: torch.Tensor,
-    out_bytes: torch.Tensor,
+    body: npt.NDArray[np.uint8], _element_bytes: int, _out: torch.Tensor, out_bytes: torch.Tensor
 ) -> None:
     targets = _pieces_of(out_bytes)
     lengths = struct.unpack_from(f"<{len(targets)}I", body.data)
@@ -368,22 +361,11 @@ def _unpack_pieces(
         if length == target.numel():
             target.numpy()[:] = piece
             continue
-        planes = _expand(mode, piece, target.numel())
-        unshuffle(torch.frombuffer(planes, dtype=torch.uint8), element_bytes, target)
-
-
-def _expand(mode: int, piece: npt.NDArray[np.uint8], size_bytes: int) -> bytearray:
-    module = _import_compressor(mode)
-    if mode == _LZ4:
-        planes = module.decompress(piece, uncompressed_size=size_bytes, return_bytearray=True)
-    else:
-        try:
-            planes = bytearray(module.ZstdDecompressor().decompress(piece, size_bytes))
-        except module.ZstdError as error:
-            raise ValueError(str(error)) from error
-    if len(planes) != size_bytes:
-        raise ValueError(f"a piece has {len(planes)} bytes, expected {size_bytes}")
-    return bytearray(planes)
+        blosc2 = _import_blosc2()
+        size_bytes, _, _ = blosc2.get_cbuffer_sizes(piece)
+        if size_bytes != target.numel():
+            raise ValueError(f"a piece has {size_bytes} bytes, expected {target.numel()}")
+        blosc2.decompress2(piece, dst=target.numpy(), nthreads=1)
 
 
 # Eight bits per value
@@ -412,8 +394,8 @@ def _unpack_fp8(
 _UNPACKERS: Mapping[int, Callable[..., None]] = {
     _PLAIN: _unpack_plain,
     _MASK: _unpack_mask,
-    _LZ4: functools.partial(_unpack_pieces, _LZ4),
-    _ZSTD: functools.partial(_unpack_pieces, _ZSTD),
+    _LZ4: _unpack_pieces,
+    _ZSTD: _unpack_pieces,
     _INT8: _unpack_int8,
     _FP8: _unpack_fp8,
 }
