@@ -103,3 +103,10 @@ def test_a_dropped_micro_batch_is_no_step(tmp_path):
             offload.micro_batch(index + 100)
             (x * 3).sin().sin().sin().sum().backward()
     assert offload.report().packing is not None
+
+
+def test_tensors_on_a_device_are_no_sample_for_a_codec_of_the_cpu() -> None:
+    packing = AutomaticPacking(lambda: None, is_wear_limited=True)
+    packing.note_saved(torch.empty(4096, dtype=torch.float32, device="meta"))
+    assert packing.wants_sample
+    assert packing.learn(step_seconds=1.0, stall_seconds=1.0) is None

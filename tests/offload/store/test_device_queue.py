@@ -6,6 +6,7 @@ waits for it, or when the test lets it get on.
 
 from __future__ import annotations
 
+import collections
 import gc
 from collections.abc import Callable
 from pathlib import Path
@@ -17,6 +18,7 @@ from torch import nn
 
 import shorthaul as sh
 from shorthaul.errors import ActivationLostError, OffloadBudgetError
+from shorthaul.fallbacks import taken_fallbacks
 from shorthaul.offload.device.copies import DeviceCopier
 from shorthaul.offload.store.device_queue import DeviceLane
 from shorthaul.storage import Fault, ThreadEngine, faulty_engine
@@ -231,3 +233,27 @@ def test_training_goes_on(tmp_path: Path) -> None:
     offload = device_offload(tmp_path)
     require_equal(train(torch.enable_grad()), train(offload))
     assert settled_report(offload).counts.offloaded > 0
+
+
+def test_what_came_back_is_waited_for_by_everyone_who_uses_it(tmp_path: Path) -> None:
+    """The second node may run on another stream than the first, for which the copy was waited for."""
+    x = leaf(64, 64)
+    offload = device_offload(tmp_path, policy="all")
+    with offload:
+        h = x * 2
+        loss = (h.sin() + h.cos()).sum()
+        del h
+    offload.store.wait_until_idle()
+    loss.backward()
+    assert offload.store.devices is not None
+    log = offload.store.devices.copier.backend.log  # type: ignore[attr-defined]
+    waits = collections.Counter(each for each in log if each.startswith("compute: wait"))
+    assert max(waits.values()) == 2
+    settled_report(offload)
+
+
+def test_packing_that_is_not_done_is_said(tmp_path: Path) -> None:
+    x = leaf(64, 64)
+    with device_offload(tmp_path, policy="all", compress="mask"):
+        _chain(x, 3).backward()
+    assert any(each.what == 'compress="mask"' for each in taken_fallbacks())

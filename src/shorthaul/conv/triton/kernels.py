@@ -34,6 +34,14 @@ def _rows_of(tile, ROWS: tl.constexpr, IS_WIDE: tl.constexpr):
 
 
 @triton.jit
+def _find_pixel(row, D, H, W):
+    """Image, depth, height and width of a pixel; no product of sizes, which 32 bits may not hold."""
+    line = row // W
+    plane = line // H
+    return plane // D, plane % D, line % H, row % W
+
+
+@triton.jit
 def _source(position, size, MODE: tl.constexpr):
     """Where a padded position comes from; outside 0 to size - 1 for a zero (`source_index`)."""
     if MODE == 1:  # reflect
@@ -82,10 +90,7 @@ def _window_values(
     PD: tl.constexpr, PH: tl.constexpr, PW: tl.constexpr, MODE: tl.constexpr,
 ):  # fmt: skip
     """A tile of windows: value `k` (columns) of the window of output pixel `row` (rows)."""
-    out_w = row % OUT_W
-    out_h = row // OUT_W % OUT_H
-    out_d = row // (OUT_W * OUT_H) % OUT_D
-    n = row // (OUT_W * OUT_H * OUT_D)
+    n, out_d, out_h, out_w = _find_pixel(row, OUT_D, OUT_H, OUT_W)
     channel = k % CHANNELS
     kh = k // CHANNELS % KH
     kd = k // (CHANNELS * KH) % KD
@@ -108,11 +113,9 @@ def _window_values(
 @triton.jit
 def _pixel_offset(row, D, H, W, stride_n, stride_d, stride_h, stride_w):
     """Where pixel `row` (counted over images, depth, height, width) lies, without the channel."""
-    w = (row % W).to(tl.int64)
-    h = (row // W % H).to(tl.int64)
-    d = (row // (W * H) % D).to(tl.int64)
-    n = (row // (W * H * D)).to(tl.int64)
-    return n * stride_n + d * stride_d + h * stride_h + w * stride_w
+    n, d, h, w = _find_pixel(row, D, H, W)
+    start = n.to(tl.int64) * stride_n + d.to(tl.int64) * stride_d
+    return start + h.to(tl.int64) * stride_h + w.to(tl.int64) * stride_w
 
 
 @triton.jit
@@ -183,10 +186,7 @@ def grad_input_kernel(
     column = column_tile * COLUMNS + tl.arange(0, COLUMNS)
     row_mask = row < PIXELS
     column_mask = column < CHANNELS
-    w = row % W
-    h = row // W % H
-    d = row // (W * H) % D
-    n = row // (W * H * D)
+    n, d, h, w = _find_pixel(row, D, H, W)
     K: tl.constexpr = OUTPUTS * KD * KH * KW
     total = tl.zeros((ROWS, COLUMNS), dtype=tl.float32)
     for start in range(0, K, DEPTH):
