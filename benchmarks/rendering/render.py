@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import ledger
+from benchmarks.measuring.record_machine_code import render_machine_code
 from benchmarks.rendering.bars import draw_layer_shares, draw_steps
 from benchmarks.rendering.claims import render_claims, render_claims_briefly
 from benchmarks.rendering.curve import draw_curve, draw_curves
@@ -133,6 +134,7 @@ def list_tables(root: Path, directory: Path) -> dict[str, Callable[[], str]]:
             "claims": partial(render_claims, directory),
             "claims-in-brief": partial(render_claims_briefly, directory),
             "stages": render_stages,
+            "machine-code": render_machine_code,
         }
     )
 

@@ -33,6 +33,7 @@ from shorthaul.errors import (
     InPlaceChangeError,
     KernelArgumentError,
     KernelLoadError,
+    KernelMismatchError,
     KernelPendingError,
     KernelStatusError,
     LayerArgumentError,
@@ -292,6 +293,11 @@ GOLDEN: dict[ShorthaulError, str] = {
     ReadOnlyTensorError("add_", "read-only memory"): (
         "`add_` cannot change this table: it lies in read-only memory.\n"
         "  Copy it first: sh.unified(u.cpu().clone())."
+    ),
+    KernelMismatchError("gathers", "float32 x 7", "the same bits", "others"): (
+        "gathers (float32 x 7): expected the same bits, got others.\n"
+        "  Do not trust results of this device; SHORTHAUL_KERNELS=torch computes without these\n"
+        "  kernels. `shorthaul doctor --gpu --json` makes a report to send."
     ),
     GridTooLargeError("sum_kernel", 2**31, 2**31 - 1): (
         "sum_kernel would need 2,147,483,648 programs, and a GPU counts to 2,147,483,647.\n"

@@ -272,6 +272,21 @@ def batches_return_to_the_host_before_they_are_read() -> None:
     assert asked == [True] * 4 + [False] * 4
 
 
+@route
+def the_doctor_finds_nothing_broken() -> None:
+    from shorthaul.cli.doctor import examine
+
+    findings = [
+        each
+        for section in examine(is_quick=False, is_gpu=True, say=lambda _: None)
+        for each in section.findings
+    ]
+    assert len(findings) == 13  # two devices, and each of the other probes
+    *tried, rate = findings
+    assert {each.status for each in tried} == {"ok"}, tried
+    assert rate.status == "missing", "the interpreter's rate is none"
+
+
 def _run(each: Callable[[], None]) -> str:
     launches.clear()
     events.clear()

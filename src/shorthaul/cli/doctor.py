@@ -18,10 +18,12 @@ from shorthaul.cli.findings import (
     render_sections,
 )
 from shorthaul.cli.probes import PROBES
+from shorthaul.cli.probes.gpu import GPU_PROBES
 from shorthaul.settings import settings
 
 
 @click.command()
+@click.option("--gpu", "is_gpu", is_flag=True, help="Try every kernel and path on the GPU instead.")
 @click.option("--quick", is_flag=True, help="Leave out the measurements, which take some seconds.")
 @click.option(
     "--scratch",
@@ -30,7 +32,9 @@ from shorthaul.settings import settings
 )
 @json_option
 @click.pass_context
-def doctor(context: click.Context, quick: bool, scratch: Path | None, as_json: bool) -> None:
+def doctor(
+    context: click.Context, is_gpu: bool, quick: bool, scratch: Path | None, as_json: bool
+) -> None:
     """Show what works here, how fast, and what to install.
 
     Exit code 0: kernels and storage work, be it by a second-best way. 1: something is broken.
@@ -39,7 +43,7 @@ def doctor(context: click.Context, quick: bool, scratch: Path | None, as_json: b
         settings.override(scratch_directory=scratch) if scratch else contextlib.nullcontext(),
         activity("looking at this machine") as say,
     ):
-        sections = examine(is_quick=quick, say=say)
+        sections = examine(is_quick=quick, is_gpu=is_gpu, say=say)
     if as_json:
         print_json(
             {
@@ -51,21 +55,28 @@ def doctor(context: click.Context, quick: bool, scratch: Path | None, as_json: b
     else:
         console = make_console()
         console.print(render_sections(sections))
-        console.print(summarize(sections))
+        console.print(summarize(sections, "The GPU" if is_gpu else "Kernels and storage"))
     context.exit(0 if is_working(sections) else 1)
 
 
-def examine(*, is_quick: bool, say: Callable[[str], None]) -> tuple[Section, ...]:
+def examine(
+    *, is_quick: bool, say: Callable[[str], None], is_gpu: bool = False
+) -> tuple[Section, ...]:
     """Run the probes; `say` hears which one is at work."""
-    chosen = [each for each in PROBES if not (is_quick and each.is_measurement)]
+    chosen = [
+        each
+        for each in (GPU_PROBES if is_gpu else PROBES)
+        if not (is_quick and each.is_measurement)
+    ]
     return collect_sections(chosen, lambda name: say(f"looking at: {name}"))
 
 
-def summarize(sections: tuple[Section, ...]) -> str:
+def summarize(sections: tuple[Section, ...], what: str = "Kernels and storage") -> str:
     """The last line: whether shorthaul can do its work here."""
     findings = [each for section in sections for each in section.findings]
     broken = [each.name for each in findings if each.status == "broken"]
     if broken:
         return f"Something essential is broken: {', '.join(broken)}."
     warnings = sum(each.status == "warning" for each in findings)
-    return "Kernels and storage work here." + (f" Warnings: {warnings}." if warnings else "")
+    verb = "works" if what == "The GPU" else "work"
+    return f"{what} {verb} here." + (f" Warnings: {warnings}." if warnings else "")

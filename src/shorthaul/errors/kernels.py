@@ -29,6 +29,17 @@ class TritonUnavailableError(ShorthaulError, RuntimeError):
         )
 
 
+class KernelMismatchError(ShorthaulError, RuntimeError):
+    """A kernel on this device gives other numbers than plain PyTorch does."""
+
+    def __init__(self, kernel: str, case: str, expected: str, got: str) -> None:
+        super().__init__(
+            f"{kernel} ({case}): expected {expected}, got {got}.\n"
+            "  Do not trust results of this device; SHORTHAUL_KERNELS=torch computes without these\n"
+            "  kernels. `shorthaul doctor --gpu --json` makes a report to send."
+        )
+
+
 class GridTooLargeError(ShorthaulError, RuntimeError):
     """A launch would have more programs than a GPU can count."""
 

@@ -53,9 +53,15 @@ TILES = (
 )
 
 
-def choose_tile(rows: int, columns: int) -> Tile:
+# Exact float32 products are added up in registers, which larger tiles would spill.
+MOST_EXACT_PRODUCTS = 64 * 64
+
+
+def choose_tile(rows: int, columns: int, *, has_tensor_cores: bool = True) -> Tile:
     """The largest tile that columns and rows fill at least half."""
     for tile in TILES:
+        if not has_tensor_cores and tile.rows * tile.columns > MOST_EXACT_PRODUCTS:
+            continue
         if tile.columns <= max(16, 2 * columns - 1) and tile.rows <= max(64, 2 * rows):
             return tile
     return TILES[-1]
@@ -70,6 +76,15 @@ def _on_its_device(launch: Callable[..., Tensor]) -> Callable[..., Tensor]:
             return launch(problem, first, *rest, **options)
 
     return guarded
+
+
+def uses_tensor_cores(problem: ConvProblem) -> bool:
+    """Whether products are taken by tensor cores: not those of float32, unless TF32 is allowed."""
+    return problem.dtype is not torch.float32 or not problem.exact
+
+
+def _choose_tile(problem: ConvProblem, rows: int, columns: int) -> Tile:
+    return choose_tile(rows, columns, has_tensor_cores=uses_tensor_cores(problem))
 
 
 def needs_wide_rows(rows: int, tile: Tile) -> bool:
@@ -97,13 +112,13 @@ def run_forward(
     """activation(convolution + bias + residual) of 5-D tensors in any strides."""
     sizes = _sizes(input)
     out_sizes = problem.output_sizes(sizes)
-    if out is None:
-        out = _empty(problem, input, (len(input), problem.out_channels, *out_sizes))
+    wanted, input = out, _with_channels_last(input)
+    out = _empty(input, (len(input), problem.out_channels, *out_sizes), problem.dtype, wanted)
     if residual is not None and residual.stride() != out.stride():
         residual = torch.empty_like(out).copy_(residual)
     rows = len(input) * out_sizes[0] * out_sizes[1] * out_sizes[2]
     outputs = problem.out_channels_per_group
-    tile = tile or choose_tile(rows, outputs)
+    tile = tile or _choose_tile(problem, rows, outputs)
     tiles = triton.cdiv(rows, tile.rows), triton.cdiv(outputs, tile.columns)
     forward_kernel[flat_grid("forward_kernel", *tiles, problem.groups)](
         input,
@@ -125,7 +140,7 @@ def run_forward(
         **_tile_constants(tile),
         IS_WIDE=needs_wide_rows(rows, tile),
     )
-    return out
+    return _as_asked(problem, out, wanted)
 
 
 def run_grad_input(
@@ -164,10 +179,11 @@ def _grad_input(
     dtype: torch.dtype,
 ) -> Tensor:
     shape = (len(grad_output), problem.in_channels, *input_sizes)
-    result = _empty(replace(problem, dtype=dtype), grad_output, shape)
+    grad_output = _with_channels_last(grad_output)
+    result = _empty(grad_output, shape, dtype)
     rows = len(grad_output) * input_sizes[0] * input_sizes[1] * input_sizes[2]
     channels = problem.in_channels_per_group
-    tile = tile or choose_tile(rows, channels)
+    tile = tile or _choose_tile(problem, rows, channels)
     tiles = triton.cdiv(rows, tile.rows), triton.cdiv(channels, tile.columns)
     grad_input_kernel[flat_grid("grad_input_kernel", *tiles, problem.groups)](
         grad_output,
@@ -183,7 +199,7 @@ def _grad_input(
         **_tile_constants(tile),
         IS_WIDE=needs_wide_rows(rows, tile),
     )
-    return result
+    return _as_asked(problem, result)
 
 
 @_on_its_device
@@ -191,6 +207,7 @@ def run_grad_weight(
     problem: ConvProblem, grad_output: Tensor, input: Tensor, *, tile: Tile | None = None
 ) -> Tensor:
     """The gradient of the weight: parts of the pixels summed apart, then added in order."""
+    grad_output, input = _with_channels_last(grad_output), _with_channels_last(input)
     groups, outputs = problem.groups, problem.out_channels_per_group
     out_sizes = _sizes(grad_output)
     pixels = len(input) * out_sizes[0] * out_sizes[1] * out_sizes[2]
@@ -199,7 +216,7 @@ def run_grad_weight(
     parts = grad_output.new_empty(
         (count, groups, problem.window_values, outputs), dtype=torch.float32
     )
-    tile = tile or choose_tile(problem.window_values, outputs)
+    tile = tile or _choose_tile(problem, problem.window_values, outputs)
     tiles = triton.cdiv(problem.window_values, tile.rows), triton.cdiv(outputs, tile.columns)
     grad_weight_kernel[flat_grid("grad_weight_kernel", *tiles, count * groups)](
         grad_output,
@@ -273,7 +290,23 @@ def _sizes(tensor: Tensor) -> Triple:
     return tensor.shape[2], tensor.shape[3], tensor.shape[4]
 
 
-def _empty(problem: ConvProblem, like: Tensor, shape: tuple[int, ...]) -> Tensor:
-    return torch.empty(
-        shape, dtype=problem.dtype, device=like.device, memory_format=aten.memory_format(problem)
-    )
+def _with_channels_last(image: Tensor) -> Tensor:
+    """The image with its channels side by side, as a tile reads them: otherwise it is transposed once."""
+    return image.contiguous(memory_format=torch.channels_last_3d)
+
+
+def _empty(
+    like: Tensor, shape: tuple[int, ...], dtype: torch.dtype, wanted: Tensor | None = None
+) -> Tensor:
+    """Memory for a result with channels last: what is wanted, if it lies so."""
+    form = torch.channels_last_3d
+    if wanted is not None and wanted.is_contiguous(memory_format=form):
+        return wanted
+    return torch.empty(shape, dtype=dtype, device=like.device, memory_format=form)
+
+
+def _as_asked(problem: ConvProblem, made: Tensor, wanted: Tensor | None = None) -> Tensor:
+    """A result in the problem's layout, or in the memory that was given for it."""
+    if wanted is None:
+        return made.contiguous(memory_format=aten.memory_format(problem))
+    return wanted if made is wanted else wanted.copy_(made)

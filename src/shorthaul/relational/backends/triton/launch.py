@@ -22,6 +22,7 @@ from shorthaul.relational.topology.topology import Tiles
 
 ROWS_PER_TILE = 64
 ROWS_PER_OUTER_TILE = 1024
+OUTER_STAGES = 2  # with three, exact products of 64 x 64 do not fit the registers
 DOT_WIDTH = 16  # the smallest side that `tl.dot` takes
 SUM_ELEMENTS = 4096  # elements that one program multiplies before it adds them up
 REALS = {torch.float32: tl.float32, torch.float64: tl.float64}
@@ -161,6 +162,7 @@ def launch_outer(
             HAS_ORDER=order is not None,
             HAS_X=gathers[0] is not None,
             HAS_Y=gathers[1] is not None,
+            num_stages=OUTER_STAGES,
             **constants,
         )
     sum_tiles(tiles, partial, out)
