@@ -11,6 +11,7 @@ import click
 from shorthaul import __version__
 from shorthaul.cli.console import activity, json_option, make_console, print_json
 from shorthaul.cli.findings import (
+    Probe,
     Section,
     collect_sections,
     describe_sections,
@@ -18,7 +19,6 @@ from shorthaul.cli.findings import (
     render_sections,
 )
 from shorthaul.cli.probes import PROBES
-from shorthaul.cli.probes.gpu import GPU_PROBES
 from shorthaul.settings import settings
 
 
@@ -63,11 +63,12 @@ def examine(
     *, is_quick: bool, say: Callable[[str], None], is_gpu: bool = False
 ) -> tuple[Section, ...]:
     """Run the probes; `say` hears which one is at work."""
-    chosen = [
-        each
-        for each in (GPU_PROBES if is_gpu else PROBES)
-        if not (is_quick and each.is_measurement)
-    ]
+    probes: tuple[Probe, ...] = PROBES
+    if is_gpu:  # they need a torch that can be imported, which the others find out
+        from shorthaul.cli.probes.gpu import GPU_PROBES
+
+        probes = GPU_PROBES
+    chosen = [each for each in probes if not (is_quick and each.is_measurement)]
     return collect_sections(chosen, lambda name: say(f"looking at: {name}"))
 
 

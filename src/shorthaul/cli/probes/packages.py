@@ -16,7 +16,6 @@ from importlib import metadata
 
 from shorthaul.cli.findings import Finding
 from shorthaul.fallbacks import taken_fallbacks
-from shorthaul.jit.launching.triton_at_hand import why_no_triton
 from shorthaul.settings import settings
 from shorthaul.units import format_bytes
 
@@ -46,6 +45,8 @@ def look_for_triton() -> Finding:
         return Finding(
             "Triton", "missing", "not installed; only GPUs need it", "pip install 'shorthaul[gpu]'"
         )
+    from shorthaul.jit.launching.triton_at_hand import why_no_triton  # it needs torch
+
     version, reason = metadata.version("triton"), why_no_triton()
     if reason is not None:
         remedy = "install gcc and Python's headers, or set CC; GPUs compute by PyTorch until then"
