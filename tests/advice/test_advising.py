@@ -33,7 +33,7 @@ def model() -> nn.Module:
     return Model()
 
 
-BATCH = torch.randn(1024, 256)
+BATCH = torch.randn(8192, 256)  # its activations count beside a whole process of tests
 
 
 def state_of(model: nn.Module) -> list[bytes]:

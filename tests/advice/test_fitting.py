@@ -12,6 +12,7 @@ from shorthaul.advice.blocks import find_blocks
 from shorthaul.advice.watching.batches import split_batch
 from shorthaul.errors import NoFitError, PlanError
 from shorthaul.host_memory import give_memory_back, resident_bytes
+from tests.own_process import in_own_process
 
 
 def make_model() -> nn.Module:
@@ -35,6 +36,7 @@ def test_room_for_everything_needs_no_change(tmp_path):
     assert "nothing has to be changed" in found.describe()
 
 
+@in_own_process
 def test_what_does_not_fit_is_offloaded_or_cut_and_measured(tmp_path):
     model = make_model()
     memory_bytes = memory_for(110 * 2**20)
@@ -51,6 +53,7 @@ def test_what_does_not_fit_is_offloaded_or_cut_and_measured(tmp_path):
     )
 
 
+@in_own_process
 def test_a_whole_batch_that_does_not_fit_is_offloaded_under_the_budget(tmp_path):
     model = make_model()
     memory_bytes = memory_for(110 * 2**20)

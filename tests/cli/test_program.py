@@ -14,6 +14,7 @@ from shorthaul.cli.program import program
 from shorthaul.settings import settings
 
 VERBS = (
+    "advise",
     "bench",
     "cache",
     "claims",
@@ -21,6 +22,7 @@ VERBS = (
     "demo",
     "doctor",
     "explain",
+    "fit",
     "partition",
     "run",
     "tune",

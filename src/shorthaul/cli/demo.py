@@ -86,9 +86,9 @@ ACTS = (
 def demo(
     context: click.Context, quick: bool, names: tuple[str, ...], report: Path | None, as_json: bool
 ) -> None:
-    """Show shorthaul at work here, beside plain PyTorch, and check what it does.
+    """Show shorthaul at work here, beside plain PyTorch.
 
-    Exit code 1 when something that was shown did not hold.
+    What it does is checked: exit code 1 when something that was shown did not hold.
     """
     if report is not None and not report.parent.is_dir():
         raise click.BadParameter(f"there is no directory {report.parent}.", param_hint="--report")

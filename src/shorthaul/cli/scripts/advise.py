@@ -19,7 +19,7 @@ _FILE = click.Path(dir_okay=False, resolve_path=True)
 def advise(
     directory: str | None, no_trials: bool, path: str | None, words: tuple[str, ...]
 ) -> None:
-    """Say where the bytes and the time of a script's step go, and what to change.
+    """Say what to change about a script's step, and why.
 
     The script runs, unedited, until its model is called in training for the second time. With what
     that call is given, steps are measured; then the script ends.
@@ -49,7 +49,7 @@ def fit(
     path: str | None,
     words: tuple[str, ...],
 ) -> None:
-    """Find the fastest way to train a script's model within a memory.
+    """Find the fastest training that fits a memory.
 
     With --dry nothing is run: MODULE:FUNCTION is called, with every tensor on the meta device, and returns a
     model and a batch, or a model, a batch and an optimizer.
