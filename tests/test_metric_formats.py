@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 
 import pytest
 
@@ -12,7 +13,10 @@ from shorthaul.metric_formats import Metric, Point, format_prometheus
 
 
 @pytest.fixture
-def counted() -> sh.Meter:
+def counted(monkeypatch: pytest.MonkeyPatch) -> sh.Meter:
+    monkeypatch.setattr(
+        sys.modules["shorthaul.meter"], "_kept_now", {}
+    )  # what other tests of this process keep
     with sh.meter() as m:
         record_move("disk", "memory", 4096, 'rows of "x"\\\n', times=3)
         record_stall(0.25, "prefetch")
