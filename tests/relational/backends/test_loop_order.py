@@ -62,4 +62,4 @@ def test_a_returned_row_of_a_node_is_read_where_the_node_lies():
     loops = [work for work in plan.forward + plan.backward if isinstance(work, RowLoop)]
     assert not any(SweepOrder(work, program, plan.stored).is_leaf(seen) for work in loops)
     for work in loops:
-        assert seen not in emit_row_loop("loop", work, program, plan.stored, [seen]).leaves
+        assert seen not in emit_row_loop("loop", work, program, plan.stored, [seen]).leaves.values()

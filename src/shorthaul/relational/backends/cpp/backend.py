@@ -15,22 +15,18 @@ from typing import Any
 
 import torch
 
-from shorthaul.jit import (
-    CppSource,
-    Function,
-    KernelFunction,
-    NumberArgument,
-    TensorArgument,
-    ThreadsArgument,
-)
+from shorthaul.jit import CppSource, Function, KernelFunction
 from shorthaul.jit.compiling.loading import load_kernels
 from shorthaul.relational.backends.cpp.emit_products import (
+    OUTER_PARAMETERS,
+    PRODUCT_PARAMETERS,
     ROWS_PER_OUTER_TILE,
     ROWS_PER_TILE,
     emit_outer_sum,
     emit_product,
 )
 from shorthaul.relational.backends.cpp.emit_row_loop import LoopKernel, emit_row_loop
+from shorthaul.relational.backends.cpp.parameters import Parameter, make_function
 from shorthaul.relational.backends.run import WIDE, BackendPlan, PlanRun, kernel_name
 from shorthaul.relational.ir.dropout_mask import start_state
 from shorthaul.relational.lowering.kernels import OuterSum, Plan, Product, RowLoop, TorchStep
@@ -78,6 +74,7 @@ class CppPlan(BackendPlan):
 
     sources: tuple[CppSource, ...]  # forward, and backward if there is one
     names: Mapping[int, str]  # the function of each kernel, by its place in the plan
+    parameters: Mapping[int, tuple[Parameter, ...]]  # of that function
     loops: Mapping[int, LoopKernel]
     _functions: dict[str, KernelFunction] = field(default_factory=dict)
 
@@ -101,6 +98,7 @@ def emit_plan(plan: Plan, dtype: torch.dtype, index_dtype: torch.dtype) -> CppPl
     texts: tuple[list[str], list[str]] = ([], [])
     functions: tuple[list[Function], list[Function]] = ([], [])
     names: dict[int, str] = {}
+    parameters: dict[int, tuple[Parameter, ...]] = {}
     loops: dict[int, LoopKernel] = {}
     exported = find_exported(plan)
     for number, work in enumerate(plan.forward + plan.backward):
@@ -112,18 +110,19 @@ def emit_plan(plan: Plan, dtype: torch.dtype, index_dtype: torch.dtype) -> CppPl
             loops[number] = emit_row_loop(
                 name, work, program, plan.stored, exported, is_narrow=dtype in WIDE
             )
-            verify_reads(plan, work, loops[number].leaves, "emit C++")
+            verify_reads(plan, work, loops[number].leaves.values(), "emit C++")
             texts[part].append(loops[number].text)
-            functions[part].append(_loop_function(loops[number], work, dtype, index_dtype))
+            parameters[number] = loops[number].parameters
         elif isinstance(work, Product):
             texts[part].append(
                 emit_product(name, program[work.step], program[work.x.value], program[work.weight])
             )
-            functions[part].append(_product_function(name, dtype, index_dtype))
+            parameters[number] = PRODUCT_PARAMETERS
         else:
             sides = program[work.x.value], program[work.y.value]
             texts[part].append(emit_outer_sum(name, program[work.step], *sides))
-            functions[part].append(_outer_function(name, dtype, index_dtype))
+            parameters[number] = OUTER_PARAMETERS
+        functions[part].append(make_function(name, parameters[number], dtype, index_dtype))
     preamble = _PREAMBLE.format(
         title=f"{program.name}: generated from the layer's program",
         number=_NUMBERS[dtype],
@@ -140,64 +139,15 @@ def emit_plan(plan: Plan, dtype: torch.dtype, index_dtype: torch.dtype) -> CppPl
         if its_functions
     )
     return CppPlan(
-        plan, dtype, index_dtype, find_outputs(plan), find_last_uses(plan), sources, names, loops
-    )
-
-
-def _tensor(name: str, dtype: torch.dtype, **options: bool) -> TensorArgument:
-    return TensorArgument(name, dtype, None, **options)
-
-
-def _loop_function(
-    loop: LoopKernel, work: RowLoop, dtype: torch.dtype, index: torch.dtype
-) -> Function:
-    arguments: list[Any] = [_tensor("chunk_rows", index), NumberArgument("chunks", "int64")]
-    if work.fine is not None:
-        arguments += [_tensor("pointers", index), _tensor("members", index, is_optional=True)]
-    arguments += [_tensor(f"way_{n}", index) for n in range(len(loop.ways))]
-    arguments += [_tensor(f"in_{n}", dtype) for n in range(len(loop.leaves))]
-    made = WIDE.get(dtype, dtype) if work.space.is_small else dtype
-    arguments += [_tensor(f"out_{n}", made, is_written=True) for n in range(len(loop.results))]
-    arguments += [NumberArgument(f"state_{n}", "int64") for n in range(len(loop.masks))]
-    arguments += [NumberArgument("targets", "int64"), ThreadsArgument()]
-    return Function(loop.name, tuple(arguments))
-
-
-def _product_function(name: str, dtype: torch.dtype, index: torch.dtype) -> Function:
-    return Function(
-        name,
-        (
-            _tensor("limits", index),
-            _tensor("owners", index),
-            NumberArgument("tiles", "int64"),
-            _tensor("order", index, is_optional=True),
-            _tensor("gather", index, is_optional=True),
-            _tensor("x", dtype),
-            _tensor("w", dtype),
-            _tensor("out", dtype, is_written=True),
-            ThreadsArgument(),
-        ),
-    )
-
-
-def _outer_function(name: str, dtype: torch.dtype, index: torch.dtype) -> Function:
-    return Function(
-        name,
-        (
-            _tensor("limits", index),
-            _tensor("owners", index),
-            _tensor("first", index),
-            NumberArgument("tiles", "int64"),
-            NumberArgument("types", "int64"),
-            _tensor("order", index, is_optional=True),
-            _tensor("gather_x", index, is_optional=True),
-            _tensor("gather_y", index, is_optional=True),
-            _tensor("x", dtype),
-            _tensor("y", dtype),
-            _tensor("partial", WIDE.get(dtype, dtype), is_written=True),
-            _tensor("out", dtype, is_written=True),
-            ThreadsArgument(),
-        ),
+        plan,
+        dtype,
+        index_dtype,
+        find_outputs(plan),
+        find_last_uses(plan),
+        sources,
+        names,
+        parameters,
+        loops,
     )
 
 
@@ -214,25 +164,25 @@ class Run(PlanRun):
         self.values[name] = made
         return made
 
-    def _call(self, number: int, *arguments: Any) -> None:
-        self.plan.functions()[self.plan.names[number]](*arguments)
+    def _call(self, number: int, **values: Any) -> None:
+        passed = [values[each.name] for each in self.plan.parameters[number]]
+        self.plan.functions()[self.plan.names[number]](*passed)
 
     def _run_product(self, number: int, work: Product) -> None:
         step, x = self.steps[work.step], self.steps[work.x.value]
         way = step["way"]
         tiles = self.topology.tiles(step.space, way, ROWS_PER_TILE)
-        order = self.topology.members(step.space, way).rows
-        gather = None if work.x.way is None else self.topology.way(step.space, work.x.way)
+        gathered = work.x.way
         self._call(
             number,
-            tiles.limits,
-            tiles.owners,
-            tiles.owners.numel(),
-            order,
-            gather,
-            self.value(x.name),
-            self.value(work.weight),
-            self.empty(step.name),
+            limits=tiles.limits,
+            owners=tiles.owners,
+            tiles=tiles.owners.numel(),
+            order=self.topology.members(step.space, way).rows,
+            gather=None if gathered is None else self.topology.way(step.space, gathered),
+            x=self.value(x.name),
+            w=self.value(work.weight),
+            out=self.empty(step.name),
         )
 
     def _run_outer(self, number: int, work: OuterSum) -> None:
@@ -241,54 +191,62 @@ class Run(PlanRun):
         way = step["way"]
         tiles = self.topology.tiles(space, way, ROWS_PER_OUTER_TILE)
         count = tiles.owners.numel()
-        ways = [
+        gather_x, gather_y = (
             None if side.way is None else self.topology.way(space, side.way)
             for side in (work.x, work.y)
-        ]
+        )
         wide = WIDE.get(self.plan.dtype, self.plan.dtype)
         self._call(
             number,
-            *tiles,
-            count,
-            self.topology.rows(step.space),
-            self.topology.members(space, way).rows,
-            *ways,
-            self.value(work.x.value),
-            self.value(work.y.value),
-            empty_rows((count, *step.shape), wide, False),
-            self.empty(step.name),
+            limits=tiles.limits,
+            owners=tiles.owners,
+            first=tiles.first,
+            tiles=count,
+            types=self.topology.rows(step.space),
+            order=self.topology.members(space, way).rows,
+            gather_x=gather_x,
+            gather_y=gather_y,
+            x=self.value(work.x.value),
+            y=self.value(work.y.value),
+            partial=empty_rows((count, *step.shape), wide, False),
+            out=self.empty(step.name),
         )
 
     def _run_loop(self, number: int, work: RowLoop) -> None:
         loop = self.plan.loops[number]
-        arguments: list[Any]
+        values: dict[str, Any] = {"targets": self.topology.num_targets}
         if work.space.is_small:
             assert work.fine is not None
             assert work.way is not None
             tiles = self.topology.tiles(work.fine, work.way, ROWS_PER_OUTER_TILE)
             count = tiles.owners.numel()
-            every = torch.arange(count + 1, dtype=self.plan.index_dtype, device="cpu")
-            arguments = [every, count, tiles.limits]
-            arguments.append(self.topology.members(work.fine, work.way).rows)
+            values["chunk_rows"] = torch.arange(
+                count + 1, dtype=self.plan.index_dtype, device="cpu"
+            )
+            values["chunks"] = count
+            values["pointers"] = tiles.limits
+            values["members"] = self.topology.members(work.fine, work.way).rows
             wide = WIDE.get(self.plan.dtype, self.plan.dtype)
-            outputs = [
-                empty_rows((count, *self.steps[name].shape), wide, False) for name in loop.results
-            ]
+            for passed, name in loop.results.items():
+                values[passed] = empty_rows((count, *self.steps[name].shape), wide, False)
         else:
             chunks = self.topology.chunks(work.space, work.fine, work.way)
-            arguments = [chunks, chunks.numel() - 1]
+            values["chunk_rows"], values["chunks"] = chunks, chunks.numel() - 1
             if work.fine is not None and work.way is not None:
-                arguments += list(self.topology.members(work.fine, work.way))
-            outputs = [self.empty(name) for name in loop.results]
-        for space, way in loop.ways:
+                members = self.topology.members(work.fine, work.way)
+                values["pointers"], values["members"] = members
+            for passed, name in loop.results.items():
+                values[passed] = self.empty(name)
+        for passed, (space, way) in loop.ways.items():
             by = work.way if space is work.fine else None
-            arguments.append(self.topology.way(space, way, by=by))
-        arguments += [self.value(name) for name in loop.leaves]
-        arguments += outputs
-        arguments += [start_state(self.seed, self.steps[m]["stream"]) for m in loop.masks]
-        self._call(number, *arguments, self.topology.num_targets)
+            values[passed] = self.topology.way(space, way, by=by)
+        for passed, name in loop.leaves.items():
+            values[passed] = self.value(name)
+        for passed, mask in loop.masks.items():
+            values[passed] = start_state(self.seed, self.steps[mask]["stream"])
+        self._call(number, **values)
         if work.space.is_small:
-            for name, partial in zip(loop.results, outputs, strict=True):
-                made = self.empty(name)
+            for passed, name in loop.results.items():
+                made, partial = self.empty(name), values[passed]
                 total = partial.new_zeros(made.shape)
                 made.copy_(total.index_add_(0, tiles.owners, partial))

@@ -4,11 +4,37 @@ from __future__ import annotations
 
 from math import prod
 
+from shorthaul.relational.backends.cpp.parameters import Kind, Parameter, write_parameters
 from shorthaul.relational.ir.step import Step
 
 ROWS_PER_TILE = 192  # 32 blocks of 6 rows: enough that a turned weight is paid for
 ROWS_PER_OUTER_TILE = 1024
 WEIGHTS_AT_ONCE = 4096  # elements: 16 KiB of float32, half of a first-level cache
+
+PRODUCT_PARAMETERS = (
+    Parameter("limits", Kind.INDEX),
+    Parameter("owners", Kind.INDEX),
+    Parameter("tiles", Kind.NUMBER),
+    Parameter("order", Kind.INDEX, is_optional=True),
+    Parameter("gather", Kind.INDEX, is_optional=True),
+    Parameter("x", Kind.STORED),
+    Parameter("w", Kind.STORED),
+    Parameter("out", Kind.MADE),
+)
+OUTER_PARAMETERS = (
+    Parameter("limits", Kind.INDEX),
+    Parameter("owners", Kind.INDEX),
+    Parameter("first", Kind.INDEX),
+    Parameter("tiles", Kind.NUMBER),
+    Parameter("types", Kind.NUMBER),
+    Parameter("order", Kind.INDEX, is_optional=True),
+    Parameter("gather_x", Kind.INDEX, is_optional=True),
+    Parameter("gather_y", Kind.INDEX, is_optional=True),
+    Parameter("x", Kind.STORED),
+    Parameter("y", Kind.STORED),
+    Parameter("partial", Kind.SUM),
+    Parameter("out", Kind.MADE),
+)
 
 
 def emit_product(name: str, step: Step, x: Step, weight: Step) -> str:
@@ -20,8 +46,7 @@ def emit_product(name: str, step: Step, x: Step, weight: Step) -> str:
     at_once = _heads_at_once(heads, depth * width)
     return f"""\
 // {step.name}: rows of {step.space.value} by {weight.name}, {depth} -> {width}, {heads} heads
-void {name}(const Index* limits, const Index* owners, int64_t tiles, const Index* order,
-            const Index* gather, const Stored* x, const Stored* w, Stored* out, int64_t threads) {{
+void {name}({write_parameters(PRODUCT_PARAMETERS)}) {{
   constexpr int64_t heads = {heads}, inner = {inner}, depth = {depth}, width = {width};
   constexpr int64_t at_once = {at_once};  // heads whose weights fit the first-level cache together
   std::atomic<int64_t> next_tile{{0}};
@@ -59,9 +84,7 @@ def emit_outer_sum(name: str, step: Step, x: Step, y: Step) -> str:
     at_once = _heads_at_once(heads, depth * width)
     return f"""\
 // {step.name}: outer products of {x.name} and {y.name}, {depth} x {width}, {heads} heads
-void {name}(const Index* limits, const Index* owners, const Index* first, int64_t tiles,
-            int64_t types, const Index* order, const Index* gather_x, const Index* gather_y,
-            const Stored* x, const Stored* y, real* partial, Stored* out, int64_t threads) {{
+void {name}({write_parameters(OUTER_PARAMETERS)}) {{
   constexpr int64_t heads = {heads}, inner = {inner}, depth = {depth}, width = {width};
   constexpr int64_t size = heads * depth * width;
   constexpr int64_t at_once = {at_once};  // heads whose sums fit the first-level cache together

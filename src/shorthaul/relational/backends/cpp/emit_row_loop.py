@@ -6,10 +6,11 @@ reductions that need one another (softmax: the maximum, the sum of the powers, t
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from shorthaul.relational.backends.cpp.emit_values import SIMD, Place, ValueWriter, c_name, flat
+from shorthaul.relational.backends.cpp.parameters import Kind, Parameter, write_parameters
 from shorthaul.relational.backends.loop_order import SweepOrder
 from shorthaul.relational.ir.program import Program
 from shorthaul.relational.ir.spaces import Space
@@ -22,14 +23,15 @@ PIECE_ROWS = 512
 
 @dataclass(frozen=True)
 class LoopKernel:
-    """The text of one function, and what must be passed to it."""
+    """The text of one function, its parameters, and what some of them stand for, by their names."""
 
     name: str
     text: str
-    ways: tuple[tuple[Space, str], ...]  # index tensors, in order
-    leaves: tuple[str, ...]  # stored values that are read
-    results: tuple[str, ...]  # stored values that are written
-    masks: tuple[str, ...]  # dropout masks, by their streams
+    parameters: tuple[Parameter, ...]
+    ways: Mapping[str, tuple[Space, str]]  # index tensors
+    leaves: Mapping[str, str]  # stored values that are read
+    results: Mapping[str, str]  # stored values that are written
+    masks: Mapping[str, str]  # dropout masks, by their streams
 
 
 def emit_row_loop(
@@ -67,13 +69,15 @@ class _LoopWriter:
             self._write_sweep(row, number)
         for result in self.order.outer:
             self._write_result(row, result)
+        parameters = self._parameters()
         return LoopKernel(
             self.name,
-            self._frame(row),
-            tuple(self.values.ways),
-            tuple(self.values.leaves),
-            tuple(r for r in self.work.results if r in self.exported),
-            tuple(self.values.masks),
+            self._frame(row, parameters),
+            parameters,
+            {name: way for way, name in self.values.ways.items()},
+            {name: leaf for leaf, name in self.values.leaves.items()},
+            {f"out_{c_name(r)}": r for r in self.work.results if r in self.exported},
+            {name: mask for mask, name in self.values.masks.items()},
         )
 
     def _write_sweep(self, row: Place, number: int) -> None:
@@ -186,13 +190,13 @@ class _LoopWriter:
             f"for (int i = 0; i < {size}; ++i) out_{c_name(result)}[{at} * {size} + i] = {element};"
         )
 
-    def _frame(self, row: Place) -> str:
+    def _frame(self, row: Place, parameters: Iterable[Parameter]) -> str:
         over = f", with the {self.work.fine.value} rows of each" if self.work.fine else ""
         kept = {c_name(each): self.program[each].size for each in self.order.kept}
         lines = [
             f"// {', '.join(self.work.results)}",
             f"// rows = {self.work.space.value}{over}; threads take chunks of about equal work",
-            f"void {self.name}({', '.join(self._parameters())}) {{",
+            f"void {self.name}({write_parameters(parameters)}) {{",
             "  std::atomic<int64_t> next_chunk{0};",
             "  shorthaul::on_each_thread(chunks < threads ? chunks : threads, [&](int64_t, int64_t) {",
         ]
@@ -212,17 +216,17 @@ class _LoopWriter:
             )
         return "\n".join([*lines, *row.lines, "    }", "  });", "}", ""])
 
-    def _parameters(self) -> list[str]:
-        """In the order in which `cpp` passes them."""
-        found = ["const Index* chunk_rows", "int64_t chunks"]
+    def _parameters(self) -> tuple[Parameter, ...]:
+        found = [Parameter("chunk_rows", Kind.INDEX), Parameter("chunks", Kind.NUMBER)]
         if self.order.has_finer:
-            found += ["const Index* pointers", "const Index* members"]
-        found += [f"const Index* {name}" for name in self.values.ways.values()]
-        found += [f"const Stored* {name}" for name in self.values.leaves.values()]
-        kind = "real" if self.work.space.is_small else "Stored"
-        found += [f"{kind}* out_{c_name(r)}" for r in self.work.results if r in self.exported]
-        found += [f"int64_t {name}" for name in self.values.masks.values()]
-        return [*found, "int64_t targets", "int64_t threads"]
+            found += [Parameter("pointers", Kind.INDEX), Parameter("members", Kind.INDEX, True)]
+        found += [Parameter(name, Kind.INDEX) for name in self.values.ways.values()]
+        found += [Parameter(name, Kind.STORED) for name in self.values.leaves.values()]
+        made = Kind.SUM if self.work.space.is_small else Kind.MADE
+        written = (r for r in self.work.results if r in self.exported)
+        found += [Parameter(f"out_{c_name(r)}", made) for r in written]
+        found += [Parameter(name, Kind.NUMBER) for name in self.values.masks.values()]
+        return (*found, Parameter("targets", Kind.NUMBER))
 
 
 def _in_piece(reduction: str) -> str:
