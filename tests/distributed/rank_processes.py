@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import pickle
 import queue
+import socket
 import time
 import traceback
 from collections.abc import Callable
@@ -53,12 +54,26 @@ def _begin(
     results.put((rank, pickle.dumps(found)))
 
 
+def free_address() -> str:
+    """Where rank 0 holds the store, as on a cluster: a port that nobody listens at now."""
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return f"tcp://127.0.0.1:{found.getsockname()[1]}"
+
+
 def start_ranks(
-    function: Callable[..., Any], ranks: int, folder: Path, *arguments: Any
+    function: Callable[..., Any],
+    ranks: int,
+    folder: Path,
+    *arguments: Any,
+    store: str | None = None,
 ) -> tuple[list[Any], Any]:
-    """Processes that run `function(rank, *arguments)`, and the queue of what they return."""
+    """Processes that run `function(rank, *arguments)`, and the queue of what they return.
+
+    `store` is where they meet; None (default) for a file.
+    """
     results = _CONTEXT.Queue()
-    store = f"file://{folder}/store-{time.monotonic_ns()}"
+    store = store or f"file://{folder}/store-{time.monotonic_ns()}"
     started = [
         _CONTEXT.Process(
             target=_begin, args=(function, rank, ranks, store, results, arguments), daemon=True

@@ -21,6 +21,7 @@ from tests.distributed.rank_processes import (
     Failed,
     Gone,
     end_ranks,
+    free_address,
     run_failing_ranks,
     run_ranks,
     start_ranks,
@@ -124,6 +125,14 @@ def stop_at_the_third(rank: int, folder: Path, how: str) -> None:
         features[torch.arange(60)]
 
 
+def hang_at_the_third(rank: int, folder: Path, stopped: int) -> None:
+    features = open_here(folder).features()
+    for number in range(5):
+        if rank == stopped and number == 3:
+            os.kill(os.getpid(), signal.SIGSTOP)
+        features[torch.arange(60)]
+
+
 @pytest.mark.parametrize("how", ["dies", "hangs"])
 def test_a_rank_that_is_gone_is_named(tmp_path: Path, how: str) -> None:
     cut_homogeneous(tmp_path, 3)
@@ -145,6 +154,47 @@ def test_a_rank_that_is_gone_is_named(tmp_path: Path, how: str) -> None:
         assert "rank 0 (part 0, process" not in error.text
         assert "rank 2 (part 2, process" not in error.text
         assert "last checkpoint" in error.text
+
+
+@pytest.mark.parametrize("stopped", [0, 1])
+def test_a_hanging_rank_is_named_also_when_it_holds_the_store(tmp_path: Path, stopped: int) -> None:
+    """Calls to a store whose process is stopped never come back."""
+    cut_homogeneous(tmp_path, 2)
+    started, results = start_ranks(
+        hang_at_the_third, 2, tmp_path, tmp_path, stopped, store=free_address()
+    )
+    living = 1 - stopped
+    started[living].join(30)
+    has_ended = not started[living].is_alive()
+    started[stopped].kill()
+    error = end_ranks(started, results)[living]
+    assert has_ended
+    assert error.kind == "ExchangeError"
+    assert f"rank {stopped} (part {stopped}, process {started[stopped].pid} on " in error.text
+    assert "gave no sign of life" in error.text
+    assert ("torch's store did not answer" in error.text) == (stopped == 0)
+
+
+def make_after_another_stopped(rank: int, folder: Path) -> None:
+    parts = open_here(folder)
+    if rank == 0:
+        os.kill(os.getpid(), signal.SIGSTOP)
+    parts.features()
+
+
+def test_a_table_is_not_waited_for_without_end(tmp_path: Path) -> None:
+    cut_homogeneous(tmp_path, 2)
+    started, results = start_ranks(
+        make_after_another_stopped, 2, tmp_path, tmp_path, store=free_address()
+    )
+    started[1].join(30)
+    has_ended = not started[1].is_alive()
+    started[0].kill()
+    error = end_ranks(started, results)[1]
+    assert has_ended
+    assert "could not exchange setting up table node.features" in error.text
+    assert "nothing came within 2 s" in error.text
+    assert "rank 0 (part 0, process" in error.text
 
 
 def fail_while_serving(rank: int, folder: Path) -> None:

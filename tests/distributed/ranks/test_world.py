@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from pathlib import Path
 
 import pytest
@@ -40,6 +41,13 @@ class LostStore(MemoryStore):
 
     def set(self, key: str, value: str) -> None:
         raise RuntimeError("Broken pipe")
+
+
+class HangingStore(MemoryStore):
+    """One whose server is stopped: no call comes back."""
+
+    def set(self, key: str, value: str) -> None:
+        threading.Event().wait()
 
 
 def peers(count: int, process: int = 0) -> list[Peer]:
@@ -108,8 +116,16 @@ def test_a_cut_network_is_told_from_a_rank_that_died() -> None:
     assert str(error).endswith("torch said: Connection closed by peer")
 
 
-def test_without_a_store_all_that_cannot_be_heard_are_named() -> None:
-    assert len(explain(LostStore(), peers(3)).blamed) == 2
+@pytest.mark.parametrize("store", [LostStore, HangingStore])
+def test_a_store_that_does_not_answer_is_named_too(store: type[MemoryStore]) -> None:
+    error = explain(store(), peers(3))
+    assert [each[:6] for each in error.blamed] == ["rank 1", "rank 2"]
+    assert "torch's store did not answer" in str(error)
+    assert "torch's store" not in str(explain(MemoryStore(), peers(3)))
+
+
+def test_an_error_is_not_kept_back_by_a_store_that_hangs() -> None:
+    FaultFinder(HangingStore(), peers(2), 0, 0.05, "test").confess(MemoryError(), "rows")
 
 
 def test_a_line_of_one_process_works_at_once_and_keeps_errors() -> None:

@@ -3,21 +3,29 @@
 A collective that fails says no more than "connection closed" or "timed out". Here every rank that sees
 a failure writes so into torch's own store and looks for the others' words for a moment. A rank whose process
 has ended, or from which nothing comes, is the one.
+
+A call to a store never comes back when the process that holds it hangs or is cut off, whatever time-out it was
+given. So a thread makes such calls, and is left behind when it is not back in time.
 """
 
 from __future__ import annotations
 
-import contextlib
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import TimeoutError as NoAnswerError
 from typing import Protocol
 
+from shorthaul.distributed.ranks.worker import Worker
 from shorthaul.distributed.ranks.world import Peer
 from shorthaul.errors import ExchangeError, PeerError
 
 GRACE_SECONDS = 5.0
 _LOOK_SECONDS = 0.02
+_NO_STORE = (
+    " torch's store did not answer, so ranks that live could not say so: look first at the process that "
+    "holds it, rank 0 or torchrun on the first machine."
+)
 _RESUME = (
     "The first error in that rank's log is the cause. Start all ranks again from the last checkpoint; "
     "torchrun --max-restarts does it by itself."
@@ -48,13 +56,14 @@ class FaultFinder:
 
     def explain(self, error: BaseException, where: str) -> ExchangeError:
         """The error that names rank, parts, place, who is to blame, and what to do."""
-        is_late = "timed out" in str(error).lower() or "timeout" in str(error).lower()
+        said = str(error).lower()
+        is_late = isinstance(error, NoAnswerError) or "timed out" in said or "timeout" in said
         what = (
             f"nothing came within {self.timeout_seconds:g} s"
             if is_late
             else "a connection between ranks was lost"
         )
-        told = self._hear_others(where)
+        told, has_store = self._hear_others(where)
         me = self.peers[self.rank]
         confessed = [
             f"{self.peers[rank].describe()} had an error: {said['error']}"
@@ -72,7 +81,7 @@ class FaultFinder:
                 blamed.append(f"{peer.describe()} is no longer running")
             else:
                 blamed.append(
-                    f"{peer.describe()} gave no sign of life: it died, hangs, or is slower than "
+                    f"{peer.describe()} gave no sign of life: it died, hangs, is cut off, or is slower than "
                     f"{self.timeout_seconds:g} s"
                 )
         remedy = _RESUME
@@ -87,23 +96,25 @@ class FaultFinder:
             )
         elif is_late:
             remedy += " A rank that is only slow needs a larger timeout_seconds."
+        if blamed and not has_store:
+            remedy += _NO_STORE
         return ExchangeError(what, self.rank, me.parts, where, blamed, remedy)
 
     def confess(self, error: BaseException, where: str) -> None:
         """Tell all others of an error of this rank's own, which keeps it from going on."""
-        with contextlib.suppress(RuntimeError, OSError):
-            self._say(where, f"{type(error).__name__}: {error}")
+        self._talk(lambda: self._say(where, f"{type(error).__name__}: {error}"))
 
     def _say(self, where: str, error: str) -> None:
         self.store.set(self._key(self.rank), json.dumps({"where": where, "error": error}))
 
-    def _hear_others(self, where: str) -> dict[int, dict[str, str]]:
-        """What the other ranks say within the time of grace; empty where there is no store any more."""
+    def _hear_others(self, where: str) -> tuple[dict[int, dict[str, str]], bool]:
+        """What the other ranks say within the time of grace, and whether the store answered."""
         told: dict[int, dict[str, str]] = {}
         others = [each for each in self.peers if each.rank != self.rank]
-        try:
+
+        def listen() -> None:
             self._say(where, "")
-            deadline = time.monotonic() + min(GRACE_SECONDS, self.timeout_seconds)
+            deadline = time.monotonic() + self.grace_seconds
             while len(told) < len(others):
                 for each in others:
                     if each.rank not in told and self.store.check([self._key(each.rank)]):
@@ -113,9 +124,22 @@ class FaultFinder:
                 if is_clear or time.monotonic() > deadline:
                     break
                 time.sleep(_LOOK_SECONDS)
-        except (RuntimeError, OSError, ValueError, KeyError):
-            pass  # the rank that held the store is gone: whoever cannot be heard is named
-        return told
+
+        has_store = self._talk(listen)
+        return dict(told), has_store
+
+    def _talk(self, calls: Callable[[], None]) -> bool:
+        """Make calls to the store in a thread; whether they ended, and in time."""
+        try:
+            Worker("asking the store").submit(calls).result(2 * self.grace_seconds)
+        except (NoAnswerError, RuntimeError, OSError, ValueError, KeyError):
+            return False
+        return True
+
+    @property
+    def grace_seconds(self) -> float:
+        """How long others may take to say what they know."""
+        return min(GRACE_SECONDS, self.timeout_seconds)
 
     def _key(self, rank: int) -> str:
         return f"shorthaul/fault/{self.line}/{rank}"

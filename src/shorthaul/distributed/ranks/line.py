@@ -15,6 +15,7 @@ import functools
 import itertools
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from concurrent.futures import TimeoutError as NoAnswerError
 from typing import Any, TypeVar
 
 import torch
@@ -62,9 +63,11 @@ class Line:
         known = peers or [Peer(rank, "", "", 0, "", "") for rank in range(world.ranks)]
         told_as = f"{next(_numbers)}, {name}"
         faults = FaultFinder(_find_store(), known, world.rank, timeout_seconds, told_as)
+        # Its calls to the store may never come back, and Ctrl-C is not obeyed within them.
+        made = self._worker.submit(lambda: dist.new_group(backend="gloo", timeout=limit))
         try:
-            self._group = dist.new_group(backend="gloo", timeout=limit)
-        except RuntimeError as error:
+            self._group = made.result(timeout_seconds + faults.grace_seconds)
+        except (RuntimeError, NoAnswerError) as error:
             raise faults.explain(error, f"setting up {name}") from error
         self.wire = Wire(world, self._group, faults)
 
