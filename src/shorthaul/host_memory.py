@@ -16,6 +16,14 @@ _GROUPS = Path("/proc/self/cgroup")
 _MOUNT = Path("/sys/fs/cgroup")
 _MMAP_THRESHOLD = -3  # M_MMAP_THRESHOLD of malloc.h
 _LARGE_BLOCK_BYTES = 2**20
+# Each of them decides what glibc keeps, and ends its own adaptation.
+_ALLOCATOR_VARIABLES = (
+    "GLIBC_TUNABLES",
+    "MALLOC_MMAP_MAX_",
+    "MALLOC_MMAP_THRESHOLD_",
+    "MALLOC_TOP_PAD_",
+    "MALLOC_TRIM_THRESHOLD_",
+)
 
 
 def usable_bytes(groups: Path = _GROUPS, mount: Path = _MOUNT) -> int:
@@ -43,7 +51,7 @@ def return_large_blocks() -> bool:
     and keeps what is smaller: memory that training freed then stays resident. What the user has set in
     the environment stays. Returns whether the C library took it.
     """
-    if any(name in os.environ for name in ("GLIBC_TUNABLES", "MALLOC_MMAP_THRESHOLD_")):
+    if any(name in os.environ for name in _ALLOCATOR_VARIABLES):
         return False
     try:
         return bool(ctypes.CDLL(None).mallopt(_MMAP_THRESHOLD, _LARGE_BLOCK_BYTES))

@@ -220,6 +220,14 @@ class Settings:
         "memory that is kept and used again for gathered rows; 0 takes fresh memory each time",
         shown_default="1 GiB, or less: a sixteenth of what the process may use",
     )
+    freed_memory = Setting(
+        "SHORTHAUL_FREED_MEMORY",
+        lambda: "return",
+        _one_of("return", "keep"),
+        "one of return, keep",
+        "once a process offloads, its C library returns freed blocks of 1 MiB and more to the system, "
+        "or goes on as it is set up",
+    )
     progress = Setting(
         "SHORTHAUL_PROGRESS",
         lambda: "auto",

@@ -16,7 +16,7 @@ from shorthaul.advice.watching.batches import count_samples, split_batch
 from shorthaul.advice.watching.dry import dry_step, units_by_order
 from shorthaul.advice.watching.measurement import Loss
 from shorthaul.advice.watching.observation import ACTIVATIONS, StepMemory
-from shorthaul.host_memory import resident_bytes, return_large_blocks
+from shorthaul.host_memory import resident_bytes
 from shorthaul.offload import ActivationOffload, wrap
 from shorthaul.offload.policy.planner import plan_step
 from shorthaul.offload.policy.simulation import Disk
@@ -62,14 +62,11 @@ class Fit:
     def wrap(self, model: torch.nn.Module) -> ActivationOffload | None:
         """Make `model` train so; None where nothing has to be done but cutting the batch.
 
-        From then on the C library gives large blocks of this process back when they are freed.
-
         Args:
             model: The model.
         """
         if self.budget_bytes is None:
             return None
-        return_large_blocks()
         return wrap(
             model,
             self.directory,
@@ -97,9 +94,7 @@ class Fit:
                 knobs += f", compress={self.codec!r}"
             if self.regions_expression is not None:
                 knobs += f", regions={self.regions_expression}"
-            # `wrap` sees to it by itself.
-            start = "start by `shorthaul run`, so that freed memory goes back"
-            lines.append(f"offload = sh.offload.wrap(model, {where}{knobs})  # {start}")
+            lines.append(f"offload = sh.offload.wrap(model, {where}{knobs})")
         if self.micro_batches > 1:
             lines.append(
                 f"for part in cut(batch, {self.micro_batches}):  # before optimizer.step()"

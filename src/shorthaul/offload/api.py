@@ -19,6 +19,7 @@ from shorthaul.offload.device.pinned_pool import PinnedBufferPool
 from shorthaul.offload.drive.drives import Drives
 from shorthaul.offload.drive.endurance import Endurance
 from shorthaul.offload.drive.spool import SpoolSet
+from shorthaul.offload.freed_memory import freed_memory
 from shorthaul.offload.policy.policy import (
     OffloadAll,
     OffloadChosen,
@@ -70,6 +71,9 @@ def offload_activations(
     Gradients are bit-equal to those without it, unless a lossy codec is asked for by name. Bytes are
     numbers, or words such as `"4GiB"`.
 
+    From the first call on, the C library gives large blocks of this process back to the system when they
+    are freed; the setting `freed_memory` leaves it alone, and so do variables of your own that tune it.
+
     Args:
         directory: A directory on a disk, or several; None (default) takes the scratch setting.
         budget: Bound of the activation bytes in memory; None (default) for none.
@@ -95,14 +99,7 @@ def offload_activations(
         raise ValueError(f"on_full must be 'keep' or 'raise', got {on_full!r}")
     if not callable(policy) and policy not in ("auto", "all", "ssdtrain"):
         raise ValueError(f"policy must be 'auto', 'all', 'ssdtrain' or a callable, got {policy!r}")
-    if directory is None:
-        directory = settings.scratch_directory
-    given = [directory] if isinstance(directory, str | os.PathLike) else list(directory)
-    if not given:
-        raise ValueError(
-            "directory must be a directory or several, got an empty list; leave it out for the "
-            "scratch setting"
-        )
+    given = _list_directories(directory)
     budget_bytes = None if budget is None else parse_bytes(budget)
     in_flight_bytes = parse_bytes(DEFAULT_IN_FLIGHT_BYTES if in_flight is None else in_flight)
     prefetch_bytes = parse_bytes(DEFAULT_PREFETCH_BYTES if prefetch is None else prefetch)
@@ -118,6 +115,7 @@ def offload_activations(
     codec = None if compress is None or is_automatic else choose_codec(compress)
     minimum_bytes, packed_limit_bytes = parse_bytes(minimum_bytes), parse_bytes(memory)
     wear = Drives(Endurance.parse(endurance), given)
+    freed_memory.return_it()
 
     # What is opened until something is refused is closed again: the store closes it from then on.
     with contextlib.ExitStack() as opened:
@@ -150,6 +148,18 @@ def offload_activations(
             choose_policy=lambda offload: _choose_policy(policy, offload),
             is_packing_automatic=is_automatic,
         )
+
+
+def _list_directories(directory: Directories | None) -> list[str | os.PathLike[str]]:
+    if directory is None:
+        directory = settings.scratch_directory
+    given = [directory] if isinstance(directory, str | os.PathLike) else list(directory)
+    if not given:
+        raise ValueError(
+            "directory must be a directory or several, got an empty list; leave it out for the "
+            "scratch setting"
+        )
+    return given
 
 
 def open_pool(budget_bytes: int) -> BufferPool:

@@ -16,6 +16,7 @@ from shorthaul.offload.policy.policy import SavedTensor, units_of
 from shorthaul.offload.policy.regions import Regions, mark_regions, unmark
 from shorthaul.offload.policy.simulation import Disk, Unit
 from shorthaul.offload.saved.step_state import StepState
+from shorthaul.settings import settings
 
 
 @dataclass(frozen=True)
@@ -53,7 +54,8 @@ def profile_step(
     **knobs: Any,
 ) -> StepProfile:
     """Watch one step in which everything is kept; afterwards the model is as it was before."""
-    offload = offload_activations(directory, policy=_keep, **knobs)
+    with settings.override(freed_memory="keep"):  # other steps are measured beside this one
+        offload = offload_activations(directory, policy=_keep, **knobs)
     before, marked = StepState(model), mark_regions(model, regions)
     try:
         disk = offload.measure_disk()
