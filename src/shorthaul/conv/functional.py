@@ -238,9 +238,9 @@ def _convolve(
         output = aten.run_forward(problem, images, weight, bias, added)
         output = drop_dimensions(output, dimensions, is_batched)
         return output if out is None else _make_fit(out, output.shape, problem).copy_(output)
-    if tune and input.dtype in KERNEL_DTYPES and not torch.compiler.is_compiling():
-        _tune(problem_of(dimensions, input, weight, bias, geometry, activation, exact), images)
     if input.dtype in KERNEL_DTYPES and not is_watched() and are_ordinary(input, weight, bias):
+        if tune:
+            _tune(problem_of(dimensions, input, weight, bias, geometry, activation, exact), images)
         fused = None if torch.is_grad_enabled() else activation
         problem = problem_of(dimensions, input, weight, bias, geometry, fused, exact)
         _ask_for_kernels(problem, images, find_needs(input, weight, bias), wait)

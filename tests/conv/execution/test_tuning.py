@@ -2,14 +2,17 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional
 
 from shorthaul.conv import replace_convs
 from shorthaul.conv.execution.plan import forget_plans
 from shorthaul.conv.execution.tuning import tune_schedule
+from shorthaul.conv.functional import conv2d
 from shorthaul.conv.layer import Conv2d
 from shorthaul.conv.planning.choice import (
     candidate_schedules,
@@ -93,6 +96,17 @@ def test_layers_and_models_take_the_word() -> None:
     assert model[0].tune
     report.revert()
     assert not hasattr(model[0], "tune")
+
+
+def test_nothing_is_tuned_while_something_watches() -> None:
+    weight, image = torch.randn(4, 3, 1, 1), torch.randn(1, 3, 4, 4)
+
+    def loss(convolve: Any, **options: bool) -> Callable[[torch.Tensor], torch.Tensor]:
+        return lambda image: convolve(image, weight, **options).square().sum()
+
+    found = torch.func.grad(loss(conv2d, tune=True))(image)
+    assert not (settings.cache_directory / "tuning").exists()
+    torch.testing.assert_close(found, torch.func.grad(loss(functional.conv2d))(image))
 
 
 @pytest.mark.slow

@@ -4,12 +4,16 @@ import copy
 import io
 import json
 import pickle
+from typing import Any
 
 import pytest
 import torch
 from rich.console import Console
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
 
+from shorthaul.conv.execution.plan import forget_plans
 from shorthaul.conv.layer import Conv2d
 from shorthaul.conv.models.replace import replace_convs
 from shorthaul.errors import ConvolutionError
@@ -34,6 +38,18 @@ class Residual(nn.Module):
         image = self.stem(image)
         image = self.norm(self.again(self.left(image))) + image
         return self.pointwise(image)
+
+
+class _Recorded(TorchDispatchMode):
+    """Names of the operators that are called."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+
+    def __torch_dispatch__(self, function, types, arguments=(), named=None):
+        self.names.append(str(function))
+        return function(*arguments, **(named or {}))
 
 
 def _model() -> tuple[Residual, torch.Tensor]:
@@ -114,6 +130,57 @@ def test_what_was_measured_is_remembered() -> None:
         assert one.choices["inference"].origin == "measured"
         assert two.choices["inference"].origin == "remembered"
         assert one.choices["inference"].name == two.choices["inference"].name
+
+
+def _per_sample(model: nn.Module, images: torch.Tensor) -> torch.Tensor:
+    return torch.func.vmap(torch.func.grad(lambda image: model(image).square().sum()))(images)
+
+
+@pytest.mark.parametrize("compiling", ["wait", "background"])
+@pytest.mark.parametrize(
+    "call",
+    [
+        pytest.param(lambda m, x: torch.func.grad(lambda x: m(x).square().sum())(x), id="grad"),
+        pytest.param(_per_sample, id="vmap(grad)"),
+        pytest.param(lambda m, x: torch.func.jvp(m, (x,), (x + 1,))[1], id="jvp"),
+        pytest.param(
+            lambda m, x: torch.jit.trace(m, x, check_trace=False)(x), id="torch.jit.trace"
+        ),
+    ],
+)
+@pytest.mark.filterwarnings("ignore")  # what the tracer says of sizes, and torch of its own tracer
+def test_a_first_call_that_is_watched_measures_nothing(call: Any, compiling: str) -> None:
+    plain = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1))
+    images = torch.randn(2, 3, 8, 8)
+    expected = call(plain, images)
+    replace_convs(copy.deepcopy(plain), example=images)  # its kernels are there
+    report = replace_convs(copy.deepcopy(plain))
+    forget_plans()
+    with settings.override(autotune="force", compiling=compiling):
+        require_close(call(report.model, images), expected)
+        assert not report.layers[0].choices
+        # What is kept of the call does for an ordinary one.
+        require_close(report.model(images), plain(images))
+        assert report.layers[0].problem is not None
+
+
+@pytest.mark.parametrize("compiling", ["wait", "background"])
+def test_a_first_call_of_fake_tensors_is_not_the_layers_first(compiling: str) -> None:
+    model = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1))
+    images = torch.randn(2, 3, 8, 8)
+    expected = model(images)
+    report = replace_convs(model)
+    forget_plans()
+    with settings.override(autotune="force", compiling=compiling):
+        with FakeTensorMode(allow_non_fake_inputs=True) as mode:
+            assert model(mode.from_tensor(images)).shape == expected.shape
+        assert model(mode.from_tensor(images)).shape == expected.shape  # outside of the mode
+        with _Recorded() as recorded:
+            output = model(images)
+        require_close(output, expected)
+        assert len(recorded.names) <= 4  # the convolution between two views: nothing is measured
+        assert not report.layers[0].choices
+        require_close(model(images), expected)
 
 
 def test_modes_are_kept_by_an_example() -> None:

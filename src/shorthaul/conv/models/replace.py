@@ -44,6 +44,7 @@ from shorthaul.jit.autotune import recall_choice
 from shorthaul.jit.compiling.loading import compiling, is_waited_for, run_compiled
 from shorthaul.jit.compiling.pool import compilers
 from shorthaul.jit.compiling.progress import progress_on_terminal
+from shorthaul.jit.operators import are_ordinary, is_watched
 from shorthaul.jit.runtime import kernel_threads
 from shorthaul.module_swap import Swap, swap_class
 from shorthaul.report_table import layer_table
@@ -95,7 +96,7 @@ class ReplacedLayer:
     def _run(
         self, layer: Any, input: Tensor, weight: Tensor, bias: Tensor | None, activation: str | None
     ) -> Tensor:
-        if self.problem is None and not torch.compiler.is_compiling():
+        if self.problem is None and not _is_out_of_sight(input, weight, bias):
             self._note(layer, input, weight, bias, activation)
         if (self.reverted and self._is_reverted(input, weight, bias)) or (
             self.policy == "auto" and self.choose(layer, input, weight, bias, activation) == _ATEN
@@ -121,7 +122,7 @@ class ReplacedLayer:
         needs = find_needs(input, weight, bias)
         mode = _MODES[needs.is_training, needs.input]
         if mode not in self.choices:
-            if torch.compiler.is_compiling() or not input.numel():
+            if _is_out_of_sight(input, weight, bias) or not input.numel():
                 return _OURS  # nothing can be measured now
             key = self._key(mode)
             remembered = recall_choice(key)
@@ -245,6 +246,11 @@ class ReplacedLayer:
             if {_OURS, _ATEN} <= choice.seconds.keys():
                 ratios.append(f"{choice.seconds[_ATEN] / choice.seconds[_OURS]:.2f}")
         return ", ".join(chosen), ", ".join(ratios)
+
+
+def _is_out_of_sight(*tensors: Tensor | None) -> bool:
+    """Whether a call's sizes and times are not the layer's own: traced, transformed or recorded."""
+    return is_watched() or not are_ordinary(*tensors)
 
 
 def _geometry_of(layer: Any, weight: Tensor) -> Geometry:
