@@ -182,6 +182,41 @@ def test_a_hook_on_a_relation_is_called():
         torch.testing.assert_close(found[name], value)
 
 
+class _Doubled(SAGEConv):
+    """A user's layer that does more than ours in its forward pass."""
+
+    def forward(self, x, edge_index, size=None):
+        return 2 * super().forward(x, edge_index, size)
+
+
+class _Named(SAGEConv):
+    """A user's layer that computes as ours does."""
+
+
+def test_a_forward_of_the_users_is_called():
+    doubled, plain = _make(lambda: _Doubled((4, 4), 2)), _make()
+    doubled.load_state_dict(plain.state_dict())
+    expected = plain(X, EDGES)
+    found = doubled(X, EDGES)
+    assert not doubled.programs.last
+    for name, value in expected.items():
+        torch.testing.assert_close(found[name], 2 * value)
+    conv = next(plain.convs.children())
+    forward = conv.forward
+    conv.forward = lambda *arguments: 0 * forward(*arguments)
+    found = plain(X, EDGES)
+    assert [len(each) for each in plain.programs.last] == [2]
+    assert not torch.equal(found["b"], expected["b"])
+    del conv.forward
+    assert torch.equal(plain(X, EDGES)["b"], expected["b"])
+
+
+def test_a_subclass_without_a_forward_of_its_own_is_computed_with_the_others():
+    layer = _make(lambda: _Named((4, 4), 2))
+    layer(X, EDGES)
+    assert list(layer.programs.last) == [TYPES]
+
+
 def test_inside_torch_compile():
     layer = _make(lambda: GATConv((4, 4), 2, add_self_loops=False)).double()
     x = {name: value.double() for name, value in X.items()}

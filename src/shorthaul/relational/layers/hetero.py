@@ -20,6 +20,8 @@ from shorthaul.relational.layers.homogeneous.base import HomogeneousConv
 from shorthaul.relational.passes.over_relations import SHARE, repeat_over_relations
 
 AGGREGATIONS = ("sum", "mean", "min", "max", "cat", None)
+PACKAGE = __name__.partition(".")[0]
+_CALLS = {"forward", "read", "__call__", "_call_impl"}  # what runs in a call of a layer
 _EDGE_ARGUMENTS = {"edge_attr": "edge_attr", "weight": "edge_weight"}  # by the program's names
 
 
@@ -184,6 +186,7 @@ class HeteroConv(nn.Module):
         is_plain = (
             isinstance(conv, HomogeneousConv)
             and not has_hooks(conv)
+            and is_called_as_ours(conv)
             and len(call.arguments) + len(call.named) in (2, 3)
             and len(call.arguments) >= 2
             and all(_is_plain(each) for each in (source, target, *given[1:]))
@@ -275,6 +278,14 @@ def has_hooks(module: nn.Module) -> bool:
     """Whether somebody wants to see calls of `module`."""
     names = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
     return any(getattr(module, name, None) for name in names)
+
+
+def is_called_as_ours(module: nn.Module) -> bool:
+    """Whether a call of `module` does what its class of this package does: no subclass or instance has its own."""
+    ours = next(each for each in type(module).__mro__ if each.__module__.startswith(f"{PACKAGE}."))
+    return not _CALLS & vars(module).keys() and all(
+        getattr(type(module), name) is getattr(ours, name) for name in _CALLS
+    )
 
 
 def _choose(values: Mapping[Any, Any], types: Types) -> tuple[Any, bool]:
