@@ -251,8 +251,11 @@ def _convolve(
                 "call it under torch.no_grad()."
             )
         passed = (*geometry, choose_layout(input, weight, dimensions), exact)
-        output = _run_traced(images, weight, bias, passed, activation, added)
-        output = drop_dimensions(output, dimensions, is_batched)
+        batches = [
+            each if each is None or is_batched else each.unsqueeze(0) for each in (input, residual)
+        ]
+        output = _run_traced(batches[0], weight, bias, passed, activation, batches[1])
+        output = output if is_batched else output.squeeze(0)
         if added is None and not is_watched() and are_ordinary(input, weight, bias):
             problem = problem_of(dimensions, input, weight, bias, geometry, exact=exact)
             learn_call(dimensions, input, weight, bias, written, problem, passed, images, output)
@@ -382,7 +385,7 @@ def _run_other_dtype(
 
 
 def _run_traced(
-    images: Tensor,
+    batch: Tensor,
     weight: Tensor,
     bias: Tensor | None,
     geometry: tuple[Any, ...],
@@ -396,7 +399,7 @@ def _run_traced(
     """
     is_differentiated = torch.is_grad_enabled() or torch.autograd.forward_ad._current_level >= 0
     fused = None if is_differentiated else activation
-    output: Tensor = convolution(images, weight, bias, *geometry, fused, residual)
+    output: Tensor = convolution(batch, weight, bias, *geometry, fused, residual)
     return output if fused == activation else aten.apply_activation(output, activation)
 
 

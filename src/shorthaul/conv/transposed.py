@@ -7,8 +7,6 @@ torch.Size([1, 2, 8, 8])
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
@@ -23,8 +21,6 @@ from shorthaul.conv.problem.arguments import (
     Integers,
     canonical_padding,
     canonical_triple,
-    drop_dimensions,
-    expand_dimensions,
     verify_bias,
     verify_geometry,
     verify_input,
@@ -132,26 +128,29 @@ def _transpose(
         return _ATEN[dimensions](
             input, weight.contiguous(), bias, stride, padding, output_padding, groups, dilation
         )
-    images = expand_dimensions(input, dimensions)
+    is_batched = input.dim() == dimensions + 2
+    images = input if is_batched else input.unsqueeze(0)
+    first = 3 - dimensions
     sizes = [
         (size - 1) * step - low - high + wide * (length - 1) + more + 1
         for size, step, (low, high), wide, length, more in zip(
-            images.shape[2:], strides, pairs, dilations, kernel, extra, strict=True
+            images.shape[2:], strides[first:], pairs[first:], dilations[first:], kernel[first:],
+            extra[first:], strict=True,
         )
-    ]
+    ]  # fmt: skip
     if not torch.compiler.is_compiling() and min(sizes) < 1:
         raise ConvolutionError(
             f"Given input size per channel: {list(input.shape[-dimensions:])}. Calculated output "
-            f"size per channel: {sizes[3 - dimensions :]}. Output size is too small."
+            f"size per channel: {sizes}. Output size is too small."
         )
     sides = [side for pair in pairs for side in pair]
     layout = choose_layout(input, weight, dimensions)
-    output: Any = convolution_grad_input(
+    output: Tensor = convolution_grad_input(
         images, weight, sizes, strides, sides, dilations, groups, "zeros", layout, True
     )
     if bias is not None:
-        output = output + bias.view(-1, 1, 1, 1)
-    return drop_dimensions(output, dimensions, input.dim() == dimensions + 2)
+        output = output + bias.view(-1, *(1,) * dimensions)
+    return output if is_batched else output.squeeze(0)
 
 
 def _reason_for_aten(dtype: torch.dtype, extra: Triple, strides: Triple) -> str | None:

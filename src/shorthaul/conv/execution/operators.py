@@ -8,11 +8,14 @@ grad_input and grad_weight is made of the other two, and every derivative of any
     grad_weight = convolution_grad_weight(grad_output, input)
     grad_bias   = convolution_grad_bias(grad_output)
 
-All take 5-D inputs and outputs (see `ConvProblem`). Only the input and the weight are saved.
+Inputs and outputs have a batch, and as many dimensions as the caller's: what is saved, the input and the
+weight, looks the same whoever computes, so that a checkpoint may run by ATen first and by a kernel again.
+Backends see them with all of `ConvProblem`'s dimensions.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from typing import Any
 
@@ -36,6 +39,7 @@ from shorthaul.conv.execution.pushing import (
     push_grad_weight,
 )
 from shorthaul.conv.problem import ConvProblem, Triple
+from shorthaul.conv.problem.arguments import drop_dimensions, expand_dimensions
 from shorthaul.errors import KernelPendingError
 from shorthaul.jit import can_use_kernels, define_operator
 
@@ -175,18 +179,22 @@ def _convolution(
         activation,
     )
     is_trained = weight.requires_grad or (bias is not None and bias.requires_grad)
-    return run_convolution(problem, input, weight, bias, residual, is_trained=is_trained)
+    dimensions = input.dim() - 2
+    added = None if residual is None else expand_dimensions(residual, dimensions)
+    images = expand_dimensions(input, dimensions)
+    output = run_convolution(problem, images, weight, bias, added, is_trained=is_trained)
+    return _as_the_caller_has_it(output, dimensions)
 
 
 def _fake_convolution(input: Tensor, weight: Tensor, *rest: Any) -> Tensor:
     _, stride, padding, dilation, _, _, layout, *_ = rest
     kernel = [1] * (5 - weight.dim()) + list(weight.shape[2:])
+    missing = 5 - input.dim()
     sizes = [
-        (input.shape[axis + 2] + padding[2 * axis] + padding[2 * axis + 1] - reach) // stride[axis]
+        (size + padding[2 * axis] + padding[2 * axis + 1] - dilation[axis] * (kernel[axis] - 1) - 1)
+        // stride[axis]
         + 1
-        for axis, reach in enumerate(
-            wide * (size - 1) + 1 for wide, size in zip(dilation, kernel, strict=True)
-        )
+        for axis, size in enumerate(input.shape[2:], missing)
     ]
     return _empty(input, (input.shape[0], weight.shape[0], *sizes), layout)
 
@@ -223,15 +231,16 @@ def _grad_input(grad_output: Tensor, weight: Tensor, input_sizes: Any, *geometry
     groups, layout = geometry[3], geometry[5]
     channels = weight.shape[1] * groups
     problem = _find(channels, weight.shape[0], weight.shape[2:], grad_output.dtype, tuple(geometry))
-    sizes = _triple(input_sizes)
-    shape = (grad_output.shape[0], channels, *sizes)
+    shape = (grad_output.shape[0], channels, *input_sizes)
     if 0 in shape or 0 in grad_output.shape:
         return _empty(grad_output, shape, layout).zero_()
-    grad_output = grad_output.contiguous(memory_format=aten.memory_format(problem))
-    backend = choose_backend(problem, grad_output.device)
-    return backend.run_grad_input(
-        problem, grad_output, weight, sizes, is_trained=weight.requires_grad
+    dimensions = len(input_sizes)
+    gradient = expand_dimensions(grad_output, dimensions)
+    gradient = gradient.contiguous(memory_format=aten.memory_format(problem))
+    of_images = choose_backend(problem, grad_output.device).run_grad_input(
+        problem, gradient, weight, _triple(input_sizes), is_trained=weight.requires_grad
     )
+    return _as_the_caller_has_it(of_images, dimensions)
 
 
 def _fake_grad_input(
@@ -267,16 +276,13 @@ def _grad_weight(grad_output: Tensor, input: Tensor, kernel: Any, *geometry: Any
     if 0 in grad_output.shape or 0 in input.shape:
         return input.new_zeros(shape)
     problem = _find(input.shape[1], grad_output.shape[1], kernel, input.dtype, tuple(geometry))
-    dense = aten.memory_format(problem)
-    return (
-        choose_backend(problem, input.device)
-        .run_grad_weight(
-            problem,
-            grad_output.contiguous(memory_format=dense),
-            input.contiguous(memory_format=dense),
-        )
-        .view(shape)
+    dense, dimensions = aten.memory_format(problem), input.dim() - 2
+    gradient, images = (
+        expand_dimensions(each, dimensions).contiguous(memory_format=dense)
+        for each in (grad_output, input)
     )
+    backend = choose_backend(problem, input.device)
+    return backend.run_grad_weight(problem, gradient, images).view(shape)
 
 
 def _fake_grad_weight(grad_output: Tensor, input: Tensor, kernel: Any, *geometry: Any) -> Tensor:
@@ -308,12 +314,10 @@ def _grad_bias(grad_output: Tensor) -> Tensor:
         and grad_output.dtype in kernels.DTYPES
         and can_use_kernels("convolution")
     )
-    if 0 in grad_output.shape or not is_generated:
-        return grad_output.sum((0, 2, 3, 4))
-    try:
-        return kernels.run_grad_bias(grad_output)
-    except KernelPendingError:
-        return grad_output.sum((0, 2, 3, 4))
+    if 0 not in grad_output.shape and is_generated:
+        with contextlib.suppress(KernelPendingError):
+            return kernels.run_grad_bias(expand_dimensions(grad_output, grad_output.dim() - 2))
+    return grad_output.sum((0, *range(2, grad_output.dim())))
 
 
 def _fake_grad_bias(grad_output: Tensor) -> Tensor:
@@ -325,7 +329,15 @@ def _save_for_grad_bias(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> No
 
 
 def _grad_bias_backward(ctx: Any, gradient: Tensor) -> Tensor:
-    return gradient.view(-1, 1, 1, 1).expand(ctx.shape)
+    return gradient.view(-1, *(1,) * (len(ctx.shape) - 2)).expand(ctx.shape)
+
+
+def _as_the_caller_has_it(images: Tensor, dimensions: int) -> Tensor:
+    """The images without the dimensions that the caller does not have."""
+    if dimensions == 3:
+        return images
+    # To autograd no view: else nobody could write to what an operator returns, as activations in place do.
+    return drop_dimensions(images, dimensions).detach()
 
 
 def _sizes(input: Tensor) -> Triple:
@@ -333,7 +345,8 @@ def _sizes(input: Tensor) -> Triple:
 
 
 def _empty(like: Tensor, shape: tuple[Any, ...], layout: str) -> Tensor:
-    dense = torch.channels_last_3d if layout == "channels_last" else torch.contiguous_format
+    last = {4: torch.channels_last, 5: torch.channels_last_3d}.get(len(shape))
+    dense = last if last and layout == "channels_last" else torch.contiguous_format
     return torch.empty(shape, dtype=like.dtype, device=like.device, memory_format=dense)
 
 

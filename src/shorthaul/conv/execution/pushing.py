@@ -39,7 +39,7 @@ def push_convolution(arguments: Sequence[Any], tangents: Sequence[Any]) -> Tenso
     if tangent is None:
         tangent = torch.zeros_like(defined.convolution(input, weight, None, *geometry, None, None))
     with forward_ad._set_fwd_grad_enabled(True):
-        moved: Tensor = tangent + of_bias.view(-1, 1, 1, 1)
+        moved: Tensor = tangent + of_bias.view(-1, *(1,) * (tangent.dim() - 2))
         return moved
 
 

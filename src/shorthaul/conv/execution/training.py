@@ -30,7 +30,7 @@ from shorthaul.conv.execution.plan import (
     plan_grad_weight,
 )
 from shorthaul.conv.layout.weights import packed_values
-from shorthaul.conv.problem.arguments import drop_dimensions, expand_dimensions
+from shorthaul.conv.problem.arguments import expand_dimensions
 from shorthaul.errors import KernelPendingError
 from shorthaul.jit import KernelFunction
 from shorthaul.jit.operators import SingleLevelFunction, are_ordinary, is_watched
@@ -68,9 +68,13 @@ class PlannedGradients(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class TrainedCall:
-    """A call whose output is differentiated; tensors have the caller's dimensions."""
+    """A call whose output is differentiated; tensors have the caller's dimensions, and a batch.
+
+    It saves what the operators save: a checkpoint that ran through those may be run again by this.
+    """
 
     dimensions: int
+    is_batched: bool  # whether the caller's images are
     geometry: tuple[Any, ...]  # as the operators take it
     activation: str | None  # applied by PyTorch: its gradient needs the value before it
     forward: PlannedPass
@@ -81,7 +85,9 @@ class TrainedCall:
 
     def run(self, input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         """The output, with its gradient recorded."""
-        output: Tensor = _Step.apply(input, weight, bias, self)  # type: ignore[no-untyped-call]
+        images = input if self.is_batched else input.unsqueeze(0)
+        output: Tensor = _Step.apply(images, weight, bias, self)  # type: ignore[no-untyped-call]
+        output = output if self.is_batched else output.squeeze(0)
         return aten.apply_activation(output, self.activation)
 
     def find_gradients(self, for_input: bool, for_weight: bool) -> PlannedGradients:
@@ -130,9 +136,13 @@ def plan_training(
     output: Tensor,
 ) -> TrainedCall:
     """The steps of a call with tensors like these, which `can_train`."""
+    is_batched = input.dim() == dimensions + 2
+    if not is_batched:
+        input, output = input.unsqueeze(0), output.unsqueeze(0)
     weight_like = torch.empty_like(weight, device="meta")  # dense, also where the weight is not
     return TrainedCall(
         dimensions,
+        is_batched,
         geometry,
         activation,
         _plan_pass(plan, weight, bias),
@@ -287,15 +297,11 @@ def _differentiate_by_operators(
     known: TrainedCall, gradient: Tensor, input: Tensor, weight: Tensor, needs: tuple[bool, ...]
 ) -> _Gradients:
     """The same as a graph that can be differentiated again and looked at."""
-    images = expand_dimensions(input, known.dimensions)
-    of_output = expand_dimensions(gradient, known.dimensions)
     for_input = for_weight = for_bias = None
     if needs[0]:
-        for_images = convolution_grad_input(of_output, weight, images.shape[2:], *known.geometry)
-        is_batched = input.dim() == known.dimensions + 2
-        for_input = drop_dimensions(for_images, known.dimensions, is_batched)
+        for_input = convolution_grad_input(gradient, weight, input.shape[2:], *known.geometry)
     if needs[1]:
-        for_weight = convolution_grad_weight(of_output, images, weight.shape[2:], *known.geometry)
+        for_weight = convolution_grad_weight(gradient, input, weight.shape[2:], *known.geometry)
     if needs[2]:
-        for_bias = convolution_grad_bias(of_output)
+        for_bias = convolution_grad_bias(gradient)
     return for_input, for_weight, for_bias

@@ -183,7 +183,7 @@ def expand_dimensions(tensor: Tensor, dimensions: int) -> Tensor:
     return tensor
 
 
-def drop_dimensions(tensor: Tensor, dimensions: int, is_batched: bool) -> Tensor:
+def drop_dimensions(tensor: Tensor, dimensions: int, is_batched: bool = True) -> Tensor:
     """The inverse of `expand_dimensions`."""
     if dimensions == 2:
         tensor = tensor.squeeze(2)
