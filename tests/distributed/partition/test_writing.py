@@ -143,11 +143,94 @@ def test_a_stopped_run_is_refused_and_goes_on(tmp_path: Path, monkeypatch) -> No
         assert not (folder / JOURNAL).exists()
 
 
-def test_another_wish_starts_over(tmp_path: Path, monkeypatch) -> None:
+def contents(folder: Path) -> dict[str, tuple[bytes, int]]:
+    """Each file's bytes, and when it was written."""
+    return {
+        str(each.relative_to(folder)): (each.read_bytes(), each.stat().st_mtime_ns)
+        for each in folder.rglob("*")
+        if each.is_file() and each.name != ".lock"
+    }
+
+
+def test_another_wish_removes_whole_parts_only_when_it_is_told_to(tmp_path: Path) -> None:
     cut_homogeneous(tmp_path, 3)
+    before = contents(tmp_path)
+    with pytest.raises(PartitionError, match="holds whole parts that were cut otherwise"):
+        cut_homogeneous(tmp_path, 2, method="range")
+    assert contents(tmp_path) == before
+    cut_homogeneous(tmp_path, 2, method="range", start_over=True)
+    assert Manifest.read(tmp_path).book.parts == 2
+    assert not (tmp_path / "part-2").exists()
+
+
+def test_another_wish_takes_the_place_of_unfinished_parts(tmp_path: Path, monkeypatch) -> None:
+    real = journal_module.save_features
+
+    def stopping(path: Path, *arguments, **options):
+        if path.parent.name == "part-2":
+            path.write_bytes(b"half")
+            raise _StoppedError
+        return real(path, *arguments, **options)
+
+    monkeypatch.setattr(journal_module, "save_features", stopping)
+    with pytest.raises(_StoppedError):
+        cut_homogeneous(tmp_path, 3)
+    assert (tmp_path / "part-2").exists()
     cut_homogeneous(tmp_path, 2, method="range")
     assert Manifest.read(tmp_path).book.parts == 2
     assert not (tmp_path / "part-2").exists()
+
+
+def test_whole_parts_stay_as_they_are(tmp_path: Path) -> None:
+    cut_homogeneous(tmp_path, 2)
+    before, said = contents(tmp_path), []
+    first = Manifest.read(tmp_path).report
+    made = cut_homogeneous(tmp_path, 2, tell=said.append)
+    assert contents(tmp_path) == before
+    assert said == [f"{tmp_path} has these parts already"]
+    again = partition(drawn_graph(), tmp_path, 2, fan_outs=(3, 2), batch_size=8, **made)
+    assert again.to_dict() == first
+
+
+def test_a_damaged_file_of_whole_parts_alone_is_written_anew(tmp_path: Path) -> None:
+    cut_homogeneous(tmp_path, 2)
+    before = contents(tmp_path)
+    (tmp_path / "part-1" / "node.features.npy").write_bytes(b"")
+    cut_homogeneous(tmp_path, 2)
+    after = contents(tmp_path)
+    changed = {name for name, (_, when) in after.items() if before[name][1] != when}
+    assert changed == {"part-1/node.features.npy", MANIFEST}
+    assert {name: data for name, (data, _) in after.items()} == {
+        name: data for name, (data, _) in before.items()
+    }
+
+
+@pytest.mark.parametrize("start_over", [False, True])
+def test_a_folder_of_something_else_is_refused_and_left_alone(
+    tmp_path: Path, start_over: bool
+) -> None:
+    for name in ("seeds", "work", "hot", "part-time"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "mine.txt").write_text("mine")
+    before = contents(tmp_path)
+    with pytest.raises(PartitionError, match="holds something else: hot, part-time, seeds and 1 m"):
+        cut_homogeneous(tmp_path, 2, start_over=start_over)
+    assert contents(tmp_path) == before
+    assert not (tmp_path / ".lock").exists()
+
+
+def test_what_users_put_beside_parts_stays(tmp_path: Path, monkeypatch) -> None:
+    cut_homogeneous(tmp_path, 3)
+    for name in ("work/mine.txt", "part-2/mine.txt", "part-9/mine.txt"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("mine")
+    cut_homogeneous(tmp_path, 2, start_over=True)
+    for name in ("work/mine.txt", "part-2/mine.txt", "part-9/mine.txt"):
+        assert (tmp_path / name).read_text() == "mine"
+    assert not (tmp_path / "part-2" / "node.features.npy").exists()
+    (tmp_path / "part-2" / "node.features.npy").write_text("mine")
+    with pytest.raises(PartitionError, match="is none of them"):
+        cut_homogeneous(tmp_path, 3, start_over=True)
 
 
 def test_a_changed_or_missing_file_is_named(tmp_path: Path) -> None:

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 @click.option(
     "--passes", type=click.IntRange(min=1), default=3, show_default=True, help="Of stream."
 )
+@click.option("--start-over", is_flag=True, help="Remove parts that are in OUT, also whole ones.")
 @json_option
 def partition(
     graph: Path,
@@ -52,6 +53,7 @@ def partition(
     fan_outs: str,
     batch_size: int,
     passes: int,
+    start_over: bool,
     as_json: bool,
 ) -> None:
     """Cut a graph into parts, one for each machine.
@@ -59,7 +61,7 @@ def partition(
     `sh.distributed.open` reads OUT. GRAPH is a folder made by `graph.save`, which is streamed, or a file that
     `RelationalGraph.read` takes, which is read into memory. FILE is a table as `sh.open` takes it; TYPE
     is the type of its nodes, where there are several. A run that was stopped goes on when it is started
-    again with the same words.
+    again with the same words, and parts that are whole are left as they are. OUT must be empty, or hold parts.
     """
     from shorthaul.distributed import partition as cut
 
@@ -77,6 +79,7 @@ def partition(
             fan_outs=_read_fan_outs(fan_outs),
             batch_size=batch_size,
             passes=passes,
+            start_over=start_over,
             tell=tell,
         )
     if as_json:

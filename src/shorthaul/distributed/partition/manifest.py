@@ -71,9 +71,10 @@ class Manifest:
         described = json.dumps(asdict(self), sort_keys=True)
         return hashlib.sha256(described.encode()).hexdigest()[:16]
 
-    def write(self, folder: Path) -> None:
-        """Make the folder whole."""
-        text = json.dumps({"format": FORMAT, "version": self.version, **asdict(self)}, indent=1)
+    def write(self, folder: Path, asked: str) -> None:
+        """Make the folder whole; `asked` tells a later run whether it would write the same."""
+        head = {"format": FORMAT, "version": self.version, "asked": asked}
+        text = json.dumps({**head, **asdict(self)}, indent=1)
         with whole_file(folder / MANIFEST) as file:
             file.write(text.encode())
 
@@ -92,6 +93,7 @@ class Manifest:
         try:
             found = json.loads(path.read_text(encoding="utf-8"))
             expected, told = found.pop("format"), found.pop("version")
+            found.pop("asked", None)
             if expected != FORMAT:
                 raise PartFileError(
                     path, f"expected format {FORMAT}, got {expected!r}", "Cut the graph again."

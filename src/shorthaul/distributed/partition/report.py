@@ -49,6 +49,15 @@ class PartitionReport:
         """Plain values, for JSON."""
         return {"parts": [asdict(each) for each in self.parts], "hot_bytes": self.hot_bytes}
 
+    @classmethod
+    def from_dict(cls, found: Mapping[str, Any]) -> PartitionReport:
+        """What `to_dict` gave.
+
+        Args:
+            found: That.
+        """
+        return cls(tuple(PartReport(**each) for each in found["parts"]), found["hot_bytes"])
+
     def table(self) -> Table:
         """The same as a table for `rich.print`."""
         title = f"{len(self.parts)} parts, {self.cut_share:.1%} of the edges cut"

@@ -30,7 +30,12 @@ from shorthaul.distributed.partition.asked import (
     require_wishes,
 )
 from shorthaul.distributed.partition.inclusion import estimate_inclusion
-from shorthaul.distributed.partition.journal import Journal, alone_in
+from shorthaul.distributed.partition.journal import (
+    Journal,
+    alone_in,
+    find_finished,
+    require_own,
+)
 from shorthaul.distributed.partition.manifest import (
     Manifest,
     TableFacts,
@@ -66,13 +71,16 @@ def partition(
     batch_size: int = 1024,
     passes: int = STREAM_PASSES,
     tables: Mapping[str, Mapping[str, Any]] | None = None,
+    start_over: bool = False,
     tell: Callable[[str], None] = lambda _: None,
 ) -> PartitionReport:
     """Cut `graph` into parts in `folder`; a run that was stopped goes on where it was.
 
+    Parts that are there already, whole and cut in the same way, stay as they are.
+
     Args:
         graph: A graph, or the folder of a saved one, which is streamed and not loaded.
-        folder: Where the parts are written.
+        folder: Where the parts are written: one that is empty or does not exist, or one with parts.
         parts: How many there are.
         features: A table for all nodes, or a mapping by node type; None (default) for none.
         labels: As `features`; None (default) for none.
@@ -85,6 +93,7 @@ def partition(
         batch_size: Seeds of such a batch (default 1024).
         passes: How often `"stream"` goes over the edges (default 3).
         tables: Further tables by name, each as `features`; None (default) for none.
+        start_over: Whether parts that are there, also whole ones, are removed first (default False).
         tell: Called with a line of progress now and then (by default nobody is told).
     """
     given = graph if isinstance(graph, RelationalGraph) else RelationalGraph.open(graph)
@@ -93,9 +102,13 @@ def partition(
     named = read_tables(given, {FEATURES: features, LABELS: labels}, tables or {})
     wanted = read_seeds(given, seeds)
     place = Path(folder)
+    require_own(place)
     with alone_in(place):
         asked = describe_run(given, graph, named, wanted, wishes)
-        journal = Journal(place, asked, tell)
+        if not start_over and (finished := find_finished(place, asked)) is not None:
+            tell(f"{place} has these parts already")
+            return PartitionReport.from_dict(finished.report)
+        journal = Journal(place, asked, tell, start_over=start_over)
         return _Run(given, named, wanted, wishes, journal).write()
 
 
