@@ -60,8 +60,9 @@ def test_the_programs_of_the_page_run(tmp_path: Path) -> None:
         2,
         features={"paper": features_of(30)},
         labels={"paper": torch.arange(30) % 5},
+        seeds={"paper": torch.arange(30)},
         hot=0.1,
     )
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
-    assert run_ranks(run_page, 2, tmp_path, tmp_path, port) == [4, 4]
+    assert run_ranks(run_page, 2, tmp_path, tmp_path, port) == [5, 5]

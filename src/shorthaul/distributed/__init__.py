@@ -10,6 +10,7 @@ from shorthaul.distributed.partition.writing import partition
 from shorthaul.distributed.parts import Parts, open
 from shorthaul.distributed.tables.distributed_table import DistributedTable
 from shorthaul.distributed.tables.traffic import Traffic
+from shorthaul.distributed.whole_graph.whole_graph import WholeGraph
 
 __all__ = [
     "DistributedTable",
@@ -22,6 +23,7 @@ __all__ = [
     "RankBatch",
     "TableState",
     "Traffic",
+    "WholeGraph",
     "open",
     "partition",
 ]
