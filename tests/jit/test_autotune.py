@@ -71,6 +71,20 @@ def test_the_fastest_is_chosen_and_every_median_told(clock: Clock) -> None:
     assert choice == Choice("b", "measured", {"a": 3.0, "b": 2.5}, {})
 
 
+@pytest.mark.parametrize(("seconds", "chosen"), [(0.98, "safe"), (0.96, "fast"), (1.2, "safe")])
+def test_what_is_preferred_is_kept_unless_another_is_clearly_faster(
+    clock: Clock, seconds: float, chosen: str
+) -> None:
+    candidates = [clock.candidate("fast", seconds), clock.candidate("safe", 1.0)]
+    assert autotune("key", candidates, preferred="safe").name == chosen
+    assert autotune("key", candidates, preferred="safe").origin == "remembered"
+
+
+def test_what_is_preferred_and_fails_is_not_kept(clock: Clock) -> None:
+    candidates = [clock.candidate("fast", 1.0), failing(0, ValueError("no such width"))]
+    assert autotune("key", candidates, preferred="failing").name == "fast"
+
+
 def test_candidates_are_warmed_up_and_then_run_in_turns(clock: Clock) -> None:
     measure_candidates([clock.candidate("a", 100.0, 1.0), clock.candidate("b", 100.0, 1.1)])
     assert clock.log == ["a", "b"] * (1 + ROUNDS)

@@ -107,7 +107,7 @@ def run_grad_weight(problem: ConvProblem, grad_output: Tensor, input: Tensor) ->
 
 def pad(problem: ConvProblem, input: Tensor) -> Tensor:
     """A padded copy; the input itself where PyTorch's convolution pads by itself."""
-    if _pads_itself(problem):
+    if pads_itself(problem):
         return input
     for dimension, index in _padding_indices(problem, input.shape[2:]):
         chosen = torch.tensor(index, device=input.device, dtype=torch.int64)
@@ -119,7 +119,7 @@ def pad(problem: ConvProblem, input: Tensor) -> Tensor:
 
 def unpad(problem: ConvProblem, gradient: Tensor, input_sizes: Triple) -> Tensor:
     """The transpose of `pad`: each padded position's gradient returns to where it came from."""
-    if _pads_itself(problem):
+    if pads_itself(problem):
         return gradient
     for dimension, index in _padding_indices(problem, input_sizes):
         chosen = torch.tensor(index, device=gradient.device, dtype=torch.int64)
@@ -147,12 +147,13 @@ def _indices(size: int, low: int, high: int, mode: str) -> tuple[int, ...]:
     return tuple(source_index(position, size, mode) for position in range(-low, size + high))
 
 
-def _pads_itself(problem: ConvProblem) -> bool:
+def pads_itself(problem: ConvProblem) -> bool:
+    """Whether PyTorch's convolution pads such an image by itself."""
     return problem.padding_mode == "zeros" and all(low == high for low, high in problem.padding)
 
 
 def _padded_sizes(problem: ConvProblem, input_sizes: Triple) -> Triple:
-    if _pads_itself(problem):
+    if pads_itself(problem):
         return input_sizes
     depth, height, width = (
         size + low + high for size, (low, high) in zip(input_sizes, problem.padding, strict=True)
@@ -162,7 +163,7 @@ def _padded_sizes(problem: ConvProblem, input_sizes: Triple) -> Triple:
 
 def _is_flat(problem: ConvProblem, padded_depth: int) -> bool:
     """Whether there is no depth to speak of: ATen is faster with two dimensions than with three."""
-    has_padding = _pads_itself(problem) and problem.padding[0] != (0, 0)
+    has_padding = pads_itself(problem) and problem.padding[0] != (0, 0)
     return padded_depth == problem.kernel[0] == 1 and not has_padding
 
 
@@ -172,7 +173,7 @@ def _drop_depth(is_flat: bool, *tensors: Tensor) -> tuple[Tensor, ...]:
 
 def _options(problem: ConvProblem, is_flat: bool) -> tuple[Any, ...]:
     """stride, padding, dilation, transposed, output_padding, groups as ATen takes them."""
-    padding = [low for low, _ in problem.padding] if _pads_itself(problem) else [0, 0, 0]
+    padding = [low for low, _ in problem.padding] if pads_itself(problem) else [0, 0, 0]
     first = 1 if is_flat else 0
     return (
         problem.stride[first:],

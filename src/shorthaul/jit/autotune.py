@@ -38,6 +38,11 @@ ROUNDS = 9
 HOPELESS_RATIO = 1.5
 
 
+# By so much another candidate must be faster than the one that is preferred: medians of a few rounds differ by up to
+# this much where the two are the same.
+CLEAR_MARGIN = 0.03
+
+
 @dataclass(frozen=True)
 class Candidate:
     """A way of doing the work: its name, and a call that does it once."""
@@ -69,6 +74,7 @@ def autotune(
     key: str,
     candidates: Sequence[Candidate],
     *,
+    preferred: str | None = None,
     directory: Path | None = None,
     on_progress: Callable[[str], None] | None = None,
 ) -> Choice:
@@ -82,6 +88,8 @@ def autotune(
     Args:
         key: Everything else that the ranking depends on, such as shapes, dtype and threads.
         candidates: The ways of doing the work, the one to take without a measurement first.
+        preferred: The candidate to keep unless another one is faster by more than noise; None (default)
+            takes the fastest, by however little.
         directory: Where choices are remembered; None (default) takes the cache directory.
         on_progress: Called with each candidate's name before it is measured; None by default.
     """
@@ -98,9 +106,20 @@ def autotune(
     if not seconds:
         reasons = "".join(f"\n  {name}: {reason}" for name, reason in failures.items())
         raise TuningError(f"{key}: every candidate failed.{reasons}")
-    choice = Choice(min(seconds, key=seconds.__getitem__), "measured", seconds, failures)
+    choice = Choice(_find_fastest(seconds, preferred), "measured", seconds, failures)
     _remember(path, key, choice)
     return choice
+
+
+def _find_fastest(seconds: Mapping[str, float], preferred: str | None) -> str:
+    fastest = min(seconds, key=seconds.__getitem__)
+    if (
+        preferred is not None
+        and preferred in seconds
+        and seconds[fastest] > (1 - CLEAR_MARGIN) * seconds[preferred]
+    ):
+        return preferred
+    return fastest
 
 
 def measure_candidates(

@@ -19,7 +19,8 @@ tensor([2., 2.])
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
@@ -106,6 +107,35 @@ def needs_gradient(*tensors: torch.Tensor | None) -> bool:
 def is_plain(*tensors: torch.Tensor | None) -> bool:
     """Whether nothing watches: no gradient, no tracing, no transform, no tensor subclass."""
     return not is_watched() and are_ordinary(*tensors) and not needs_gradient(*tensors)
+
+
+def has_saving_hooks() -> bool:
+    """Whether somebody is handed what autograd saves: a checkpoint, or what offloads it."""
+    # A PyTorch that does not say may have some.
+    find_hooks: Any = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", None)
+    return find_hooks is None or find_hooks(False) is not None
+
+
+@contextlib.contextmanager
+def hidden_from_hooks() -> Iterator[None]:
+    """What autograd saves inside is handed to nobody: a checkpoint counts what a step of the model saves.
+
+    >>> seen = []
+    >>> x = torch.ones(2, requires_grad=True)
+    >>> with torch.autograd.graph.saved_tensors_hooks(seen.append, lambda _: x), hidden_from_hooks():
+    ...     y = x.exp()
+    >>> seen
+    []
+    """
+    if not has_saving_hooks():
+        yield
+        return
+    with torch.autograd.graph.saved_tensors_hooks(_as_it_is, _as_it_is):
+        yield
+
+
+def _as_it_is(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor
 
 
 @dataclass(frozen=True)

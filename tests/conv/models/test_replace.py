@@ -17,6 +17,8 @@ from shorthaul.conv.execution.plan import forget_plans
 from shorthaul.conv.layer import Conv2d
 from shorthaul.conv.models.replace import replace_convs
 from shorthaul.errors import ConvolutionError
+from shorthaul.jit import Candidate, Choice
+from shorthaul.meter import meter
 from shorthaul.settings import settings
 from tests.conv.tolerances import require_close
 
@@ -264,3 +266,37 @@ def test_a_wrong_input_gets_the_error_of_the_convolution() -> None:
     replace_convs(model)
     with pytest.raises(ConvolutionError, match="to have 3 channels, but got 2 channels instead"):
         model(torch.zeros(1, 2, 5, 5))
+
+
+def prefer_by_height(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let comparisons end so that small images are ours, and others ATen's."""
+
+    def compare(key: str, candidates: list[Candidate], **_: object) -> Choice:
+        wanted = "window order" if " 2x1x8x8 " in key else "aten"
+        assert wanted in [each.name for each in candidates]
+        return Choice(wanted, "measured", {"window order": 1.0, "aten": 2.0})
+
+    monkeypatch.setattr("shorthaul.conv.models.replaced_layer.autotune", compare)
+
+
+def test_images_of_other_sizes_are_decided_for_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    prefer_by_height(monkeypatch)
+    model = nn.Sequential(nn.Conv2d(3, 8, 3)).eval().requires_grad_(False)
+    report = replace_convs(model)
+    for height, is_ours in ((8, True), (30, False), (7, True), (8, True), (30, False)):
+        with meter() as counted:
+            model(torch.randn(2, 3, height, 8))
+        assert bool(counted.launches) == is_ours
+    (layer,) = report.layers
+    assert layer.choices["inference"].name == "window order"
+    assert layer.describe_choice() == ("window order or aten", "2.00")
+    assert layer.is_ours("inference")
+
+
+def test_a_layer_is_described_as_autocast_has_it() -> None:
+    model = nn.Sequential(nn.Conv2d(3, 8, 3)).eval()
+    report = replace_convs(model, policy="always")
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+        assert model(torch.randn(2, 3, 8, 8)).dtype == torch.bfloat16
+    assert report.layers[0].problem is not None
+    assert report.layers[0].problem.dtype == torch.bfloat16

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import io
 from collections.abc import Iterator
 from pathlib import Path
@@ -159,3 +160,47 @@ def test_a_model_without_replaced_layers_is_not_compared(monkeypatch: pytest.Mon
     asked = _prefer("original", monkeypatch)
     assert sh.warm_up(model, (image,)).choice is None
     assert asked == []
+
+
+class Named(nn.Module):
+    """A model that is called as those of Hugging Face are."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers, self.image = _model()
+
+    def forward(self, *, pixel_values: torch.Tensor, scale: float) -> dict[str, torch.Tensor]:
+        return {"logits": self.layers(pixel_values) * scale}
+
+
+@pytest.mark.parametrize("is_training", [False, True])
+@pytest.mark.parametrize("kind", [dict, collections.UserDict])
+def test_an_example_by_names(kind: type, is_training: bool) -> None:
+    model = Named()
+    example = kind({"pixel_values": model.image, "scale": 2.0})
+    report = sh.replace_convs(model, policy="always", example=example)
+    assert all(each.problem is not None for each in report.layers)
+    warmed = sh.warm_up(model, example, is_training=is_training)
+    assert warmed.choice is not None
+
+
+def test_a_comparison_holds_for_what_was_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By policy, layout, autocast, and what the layers chose: another one is measured anew."""
+    asked = _prefer("replaced", monkeypatch)
+    last = torch.channels_last
+    for policy in ("always", "auto"):
+        model, image = _model()
+        report = sh.replace_convs(model.eval(), policy=policy)
+        sh.warm_up(model, image)
+        sh.warm_up(model, image)  # the same again
+        report.revert()
+        sh.replace_convs(model, policy=policy)
+        sh.warm_up(model, image.to(memory_format=last))
+        with torch.autocast("cpu", torch.bfloat16):
+            model, image = _model()
+            sh.replace_convs(model.eval(), policy=policy)
+            sh.warm_up(model, image)
+    always, auto = asked[:4], asked[4:]
+    assert always[0] == always[1]
+    assert len({*always}) == 3
+    assert not {*always} & {*auto}

@@ -22,7 +22,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
-from shorthaul.conv.models.replace import ReplacedLayer, ReplacedWindowOrderLayer
+from shorthaul.conv.models.replace import ReplacedWindowOrderLayer, call_with, split_example
+from shorthaul.conv.models.replaced_layer import ReplacedLayer
 from shorthaul.conv.planning.edition import kernel_edition
 from shorthaul.fallbacks import note_fallback
 from shorthaul.jit import Candidate, Choice, autotune
@@ -74,14 +75,13 @@ def warm_up(
 
     Args:
         model: The model.
-        example: A tensor, or a tuple of arguments.
+        example: A tensor, a tuple of arguments, or a dictionary of arguments by name.
         is_training: Whether it is going to be trained; None (default) takes `model.training`.
         compare: Compare the whole with the original (default True).
         is_quiet: Show no progress bar (default False).
     """
     trains = model.training if is_training is None else is_training
-    arguments = example if isinstance(example, tuple) else (example,)
-    step = functools.partial(_run, model, arguments, trains)
+    step = functools.partial(_run, model, example, trains)
     with _kept_as_it_is(model), meter() as counted, progress_on_terminal(not is_quiet) as show:
         model.train(trains)
         run_compiled(step, functools.partial(show, "compiling"))
@@ -89,7 +89,7 @@ def warm_up(
         mode = "training" if trains else "inference"
         choice = None
         if compare and any(each.is_ours(mode) for each in layers):
-            key = _key(model, arguments, mode)
+            key = _key(model, example, layers, mode)
             choice = _compare(key, layers, mode, step, functools.partial(show, "comparing"))
     if choice is not None and choice.name == _ORIGINAL:
         _revert(layers, mode)
@@ -99,16 +99,16 @@ def warm_up(
     return WarmUpReport(mode, tuple(counted.compiles), layers, choice)
 
 
-def _run(model: nn.Module, arguments: Sequence[Any], trains: bool) -> None:
+def _run(model: nn.Module, example: Any, trains: bool) -> None:
     if not trains:
         with torch.no_grad():
-            model(*arguments)
+            call_with(model, example)
         return
     parameters = [each for each in model.parameters() if each.requires_grad]
     with torch.enable_grad():
         outputs = [
             each
-            for each in tree_leaves(model(*arguments))
+            for each in tree_leaves(call_with(model, example))
             if isinstance(each, Tensor) and each.requires_grad
         ]
         if outputs and parameters:
@@ -159,6 +159,7 @@ def _compare(
         return autotune(
             key,
             candidates,
+            preferred=_ORIGINAL,
             on_progress=lambda name: on_progress(name == _ORIGINAL, len(candidates)),
         )
 
@@ -173,14 +174,20 @@ def _undo_revert(layers: Sequence[ReplacedLayer], mode: str) -> None:
         each.undo_revert(mode)
 
 
-def _key(model: nn.Module, arguments: Sequence[Any], mode: str) -> str:
-    """What a comparison holds for: the model's modules, and the sizes of its inputs."""
-    digest = hashlib.sha256(repr(model).encode()).hexdigest()[:16]
-    sizes = " ".join(
-        f"{'x'.join(map(str, each.shape))} {each.dtype}"
-        for each in tree_leaves(tuple(arguments))
+def _key(model: nn.Module, example: Any, layers: Sequence[ReplacedLayer], mode: str) -> str:
+    """What a comparison holds for: the model's modules, which of them are ours, and its inputs as they lie."""
+    ours = (
+        f"{each.name} {each.policy} {each.problem and each.problem.describe()} "
+        f"{sorted((name, choice.name) for name, choice in each.choices.items())}"
+        for each in layers
+    )
+    told = "\n".join((repr(model), *ours))
+    digest = hashlib.sha256(told.encode()).hexdigest()[:16]
+    inputs = " ".join(
+        f"{'x'.join(map(str, each.shape))} {each.dtype} {each.stride()}"
+        for each in tree_leaves(split_example(example))
         if isinstance(each, Tensor)
     )
     versions = f"kernels {kernel_edition()} torch {torch.__version__}"
     threads = torch.get_num_threads()
-    return f"model {type(model).__name__} {digest} {sizes} {mode} threads {threads} {versions}"
+    return f"model {type(model).__name__} {digest} {inputs} {mode} threads {threads} {versions}"
