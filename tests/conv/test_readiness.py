@@ -72,6 +72,28 @@ def test_who_waits_gets_the_kernel_at_once(gate: Path) -> None:
     assert torch.equal(sh.conv2d(image, weight, bias, padding=1), first)
 
 
+@pytest.mark.parametrize("has_gradient", [False, True])
+def test_the_kernel_that_is_asked_for_is_the_one_that_runs(gate: Path, has_gradient: bool) -> None:
+    """In a block with gradients, of tensors that need none, the activation is a part of it."""
+    image, weight, bias = _tensors()
+    weight.requires_grad_(has_gradient)
+    with meter() as counted:
+        first = sh.conv2d(image, weight, bias, activation="silu", wait=True)
+    assert counted.launches["conv_window_general"] == 1
+    assert torch.equal(sh.conv2d(image, weight, bias, activation="silu", wait=True), first)
+    model = nn.Sequential(nn.Conv2d(5, 19, 3), nn.ReLU()).eval().requires_grad_(has_gradient)
+    report = sh.replace_convs(model, fold=True)
+    with closed_gate(gate):
+        model(image)
+    wait_for_compilers()
+    before = (gate / "started").read_text()
+    model(image)
+    assert set(report.layers[0].choices) == {
+        "training, input given" if has_gradient else "inference"
+    }
+    assert (gate / "started").read_text() == before
+
+
 def test_a_step_of_training_asks_for_all_its_kernels_at_once(gate: Path) -> None:
     image, weight, bias = (each.requires_grad_() for each in _tensors())
     with closed_gate(gate):

@@ -39,7 +39,7 @@ from shorthaul.conv.readiness import Needs, can_prepare, find_needs, has_kernels
 from shorthaul.errors import ConvolutionError
 from shorthaul.fallbacks import note_fallback
 from shorthaul.jit.compiling.loading import is_waited_for
-from shorthaul.jit.operators import are_ordinary, is_plain, is_watched
+from shorthaul.jit.operators import are_ordinary, is_plain, is_watched, needs_gradient
 
 KERNEL_DTYPES = frozenset((torch.float32, torch.float64, torch.bfloat16, torch.float16))
 
@@ -241,7 +241,8 @@ def _convolve(
     if input.dtype in KERNEL_DTYPES and not is_watched() and are_ordinary(input, weight, bias):
         if tune:
             _tune(problem_of(dimensions, input, weight, bias, geometry, activation, exact), images)
-        fused = None if torch.is_grad_enabled() else activation
+        # As the call runs below: a derivative needs the value before the activation.
+        fused = None if needs_gradient(input, weight, bias, residual) else activation
         problem = problem_of(dimensions, input, weight, bias, geometry, fused, exact)
         _ask_for_kernels(problem, images, find_needs(input, weight, bias), wait)
     if input.dtype in KERNEL_DTYPES and not is_plain(input, weight, bias, residual):
