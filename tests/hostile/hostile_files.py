@@ -156,7 +156,7 @@ def _sample(graph: RelationalGraph) -> None:
 
 
 def _build(graph: RelationalGraph) -> None:
-    graph._indexes.clear()  # as in a folder that was saved without any
+    graph.indexes.clear()  # as in a folder that was saved without any
     require_sound(graph)
 
 

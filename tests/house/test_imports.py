@@ -17,6 +17,7 @@ LAYERS = (
     (
         "dtypes",
         "units",
+        "closing",
         "host_memory",
         "whole_file",
         "errors",

@@ -137,13 +137,13 @@ def test_compiled_models_find_the_indexes_that_the_graph_has():
     module = RGCNConv(5, 4, 3)
     with torch.no_grad():
         torch.compile(module, fullgraph=True, backend="aot_eager")(x, graph)
-    assert "target" in graph._indexes
+    assert "target" in graph.indexes
     x, ends, kinds = _edges(9, 30)
     kept = find_graph(ends, kinds, 9, 3)
-    assert not kept._indexes
+    assert not kept.indexes
     with torch.no_grad():
         torch.compile(module, fullgraph=True, backend="aot_eager")(x, ends, kinds)
-    assert "target" in kept._indexes
+    assert "target" in kept.indexes
 
 
 def test_dropout_differs_from_call_to_call_in_a_compiled_model():

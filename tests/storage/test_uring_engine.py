@@ -310,11 +310,11 @@ def test_a_signal_interrupts_waiting_for_room(tmp_path: Path) -> None:
 
         def let_go(number: int, frame: object) -> None:
             rung.append(number)
-            engine._resume()
+            engine.resume()
 
         before = signal.signal(signal.SIGALRM, let_go)
         try:
-            engine._pause()
+            engine.pause()
             first = engine.write(file, 0, bytes(4096))
             signal.setitimer(signal.ITIMER_REAL, 0.05)
             second = engine.write(file, 0, bytes(4096))  # only the handler makes room for it

@@ -77,7 +77,7 @@ class RelationalGraph:
     skipped_lines: int = 0  # malformed ones, of the file it was read from with strict=False
     node_data: Mapping[str, torch.Tensor] = field(default_factory=dict)  # a row for each node
     edge_data: Mapping[str, EdgeRows] = field(default_factory=dict)  # .. edge, or by relation
-    _indexes: dict[str, Any] = field(default_factory=dict)
+    indexes: dict[str, Any] = field(default_factory=dict)  # by name, each made when it is asked for
     _versions: tuple[int, ...] = field(init=False, default=())
 
     def __post_init__(self) -> None:
@@ -343,7 +343,7 @@ class RelationalGraph:
         The inverse of edge `e` is edge `num_edges + e`, and that of relation `r` is
         `num_relations + r`.
         """
-        self._require_unchanged()
+        self.require_unchanged()
         inverses = tuple(each.reversed() for each in self.relations)
         if not set(inverses).isdisjoint(self.relations):
             both = next(each for each in inverses if each in self.relations)
@@ -423,14 +423,14 @@ class RelationalGraph:
 
     @outside_graphs
     def _index(self, name: str, kind: type[Index], build: Any) -> Index:
-        self._require_unchanged()
-        found: Index | None = self._indexes.get(name)
+        self.require_unchanged()
+        found: Index | None = self.indexes.get(name)
         if found is None:
             # Tensors made in inference mode could not be saved for a backward pass later. There is no
             # lock: two threads build the same numbers, and one is kept.
             with torch.inference_mode(False):
                 made = kind(*build())
-            found = self._indexes.setdefault(name, made)
+            found = self.indexes.setdefault(name, made)
         return found
 
     def _build_relation(self) -> tuple[torch.Tensor, ...]:
@@ -470,7 +470,8 @@ class RelationalGraph:
         tensors = (self.source, self.target, self.relation)
         return tuple(0 if each.is_inference() else each._version for each in tensors)
 
-    def _require_unchanged(self) -> None:
+    def require_unchanged(self) -> None:
+        """Raise `GraphChangedError` if the edges were written to since the graph was made."""
         now = self._read_versions()
         if now != self._versions:
             names = ("source", "target", "relation")
@@ -482,7 +483,7 @@ class RelationalGraph:
             raise GraphChangedError(changed)
 
     def __getstate__(self) -> dict[str, Any]:
-        self._require_unchanged()  # a copy would take the changed tensors for the true ones
+        self.require_unchanged()  # a copy would take the changed tensors for the true ones
         return self.__dict__.copy()
 
     def __setstate__(self, state: dict[str, Any]) -> None:

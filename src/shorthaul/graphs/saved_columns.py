@@ -201,7 +201,7 @@ class SavedColumns:
             )
         table = DiskTable(layout)
         if not self.in_memory:
-            return UnifiedTensor._of_table(table, Traits(is_read_only=True))
+            return UnifiedTensor.of_table(table, Traits(is_read_only=True))
         with table:
             values = table.read(0, table.rows)
         found: list[int] = []
@@ -242,7 +242,7 @@ class SavedColumns:
             )
         column = GraphColumn(layout, rule, self.checksums.get(name))
         if not self.in_memory:
-            return UnifiedTensor._of_table(column, Traits(is_read_only=True, is_for_host=True))
+            return UnifiedTensor.of_table(column, Traits(is_read_only=True, is_for_host=True))
         with column:
             return column.read(0, length)
 

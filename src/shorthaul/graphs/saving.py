@@ -138,13 +138,13 @@ def open_graph(folder: str | os.PathLike[str], *, in_memory: bool = False) -> Re
     for index in described["indexes"]:
         kind, prefix = INDEXES[index]
         names = [each.name for each in fields(kind)]
-        graph._indexes[index] = kind(**columns.open_index(kind, prefix, names))
+        graph.indexes[index] = kind(**columns.open_index(kind, prefix, names))
     return graph
 
 
 def _choose_indexes(graph: RelationalGraph, asked: Sequence[str] | None) -> list[str]:
     if asked is None:
-        return [name for name in INDEXES if name == "target" or name in graph._indexes]
+        return [name for name in INDEXES if name == "target" or name in graph.indexes]
     for each in asked:
         if each not in INDEXES:
             raise GraphError(f"there is no index {each!r} to save; there are {', '.join(INDEXES)}.")

@@ -33,6 +33,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from shorthaul.closing import Closing
 from shorthaul.errors import BufferBudgetError, WaitTimeoutError
 from shorthaul.interrupts import PATIENCE_SECONDS, PatientLock, obey_interrupts
 from shorthaul.meter import KeptBytes, record_stall
@@ -58,7 +59,7 @@ def choose_class_bytes(length_bytes: int) -> int:
 
 
 @dataclass(eq=False)
-class _Region:
+class Region:
     """One mapping. It owns the memory; a lease on it is a numpy array made for one taker."""
 
     class_bytes: int
@@ -67,12 +68,13 @@ class _Region:
     lead_bytes: int  # skipped at the front, so that huge pages fit
 
     def lease(self) -> Bytes:
+        """The memory as an array that keeps it alive."""
         # Views of this array keep it alive, and numpy does not look through it to the mapping,
         # because a mapping is no array: when it dies, nothing can reach the memory any more.
         assert self.mapping is not None
         return np.frombuffer(self.mapping, np.uint8, self.class_bytes, self.lead_bytes)
 
-    def give_pages(self, taker: _Region, at_bytes: int, length_bytes: int) -> bool:
+    def give_pages(self, taker: Region, at_bytes: int, length_bytes: int) -> bool:
         """Give the first `length_bytes` to `taker`, at an offset in it, and go on without them."""
         if not move_pages(self.address, taker.address + at_bytes, length_bytes):
             return False
@@ -82,7 +84,7 @@ class _Region:
         return True
 
 
-def _map_region(class_bytes: int) -> _Region:
+def _map_region(class_bytes: int) -> Region:
     is_huge = class_bytes >= HUGE_PAGE_BYTES
     # Private: a shared mapping costs shmem accounting and a slower fault for each page.
     mapping = mmap.mmap(
@@ -96,7 +98,7 @@ def _map_region(class_bytes: int) -> _Region:
         lead_bytes = -address % HUGE_PAGE_BYTES
         with contextlib.suppress(OSError):  # a kernel without huge pages loses the advice only
             mapping.madvise(mmap.MADV_HUGEPAGE)
-    return _Region(class_bytes, mapping, address + lead_bytes, lead_bytes)
+    return Region(class_bytes, mapping, address + lead_bytes, lead_bytes)
 
 
 class _Loan(weakref.ref[Bytes]):
@@ -108,7 +110,7 @@ class _Loan(weakref.ref[Bytes]):
 
     __slots__ = ("region",)
 
-    region: _Region
+    region: Region
 
 
 class Buffer:
@@ -180,7 +182,7 @@ class Buffer:
         return f"Buffer({format_bytes(self.length_bytes)} at {self.address:#x}{state})"
 
 
-class BufferPool:
+class BufferPool(Closing):
     """Buffers within a budget: `take` waits for room when the budget is used up.
 
     When another size needs the room, what is kept for reuse gives it its pages, the longest unused
@@ -199,7 +201,7 @@ class BufferPool:
         self.why = why
         self._mapped = KeptBytes(why)
         self._is_closed = False
-        self._free: OrderedDict[int, list[_Region]] = OrderedDict()  # longest unused class first
+        self._free: OrderedDict[int, list[Region]] = OrderedDict()  # longest unused class first
         self._lent_bytes = 0
         self._loans: dict[int, _Loan] = {}  # nobody else keeps them
         # Regions come back from wherever the last reference dies: any thread, even inside `take`
@@ -282,7 +284,7 @@ class BufferPool:
             self._keep(self._returned.get(timeout=seconds))
         obey_interrupts()
 
-    def _lend(self, region: _Region) -> Bytes:
+    def _lend(self, region: Region) -> Bytes:
         lease = region.lease()
         loan = _Loan(lease, self._returned.put)
         loan.region = region
@@ -311,7 +313,7 @@ class BufferPool:
                 loan.region.mapping = None
             self._mapped.change(-self.mapped_bytes)
 
-    def _find(self, class_bytes: int, limit_bytes: int) -> _Region | None:
+    def _find(self, class_bytes: int, limit_bytes: int) -> Region | None:
         """A region of that class: kept, or newly mapped where the budget allows."""
         if self._is_closed:
             raise ValueError("this buffer pool is closed")
@@ -329,7 +331,7 @@ class BufferPool:
         self._mapped.change(class_bytes)
         return region
 
-    def _collect_pages(self, taker: _Region, wanted_bytes: int) -> None:
+    def _collect_pages(self, taker: Region, wanted_bytes: int) -> None:
         """Move huge pages of free regions into a new one: nobody has to clear them again."""
         wanted_bytes = min(-(-wanted_bytes // HUGE_PAGE_BYTES) * HUGE_PAGE_BYTES, taker.class_bytes)
         moved_bytes = 0
@@ -372,17 +374,6 @@ class BufferPool:
             f"a buffer of {format_bytes(length_bytes)} from a pool of "
             f"{format_bytes(self.budget_bytes)}"
         )
-
-    def __enter__(self) -> BufferPool:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         lent, budget = format_bytes(self._lent_bytes), format_bytes(self.budget_bytes)

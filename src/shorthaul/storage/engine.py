@@ -21,17 +21,17 @@ import os
 import threading
 import time
 import weakref
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from types import TracebackType
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
+from shorthaul.closing import Closing
 from shorthaul.errors import (
     ForkedTicketError,
     ShortReadError,
@@ -140,7 +140,7 @@ class Ticket:
         self._engine = engine
         self._request: Request | None = request
         self._count = request.range_count
-        self._moved_bytes = 0
+        self.moved_bytes = 0  # when it is done
         self._error: Exception | None = None
         self._is_finished = False
         self._finished: threading.Event | None = None  # made by the first who sleeps until then
@@ -175,7 +175,7 @@ class Ticket:
     def result(self) -> int:
         """Wait, and return how many bytes were moved."""
         self.wait()
-        return self._moved_bytes
+        return self.moved_bytes
 
     def add_done_callback(self, callback: Callable[[Ticket], None]) -> None:
         """Call `callback(ticket)` when it is done, at once if it is, from whichever thread knows.
@@ -195,7 +195,7 @@ class Ticket:
         request, self._request = self._request, None
         if request is None:
             raise RuntimeError(f"the {self._describe()} was finished twice")
-        self._moved_bytes = moved_bytes
+        self.moved_bytes = moved_bytes
         self.failures = tuple(failures)
         self._error = error
         if error is None and failures:
@@ -251,7 +251,7 @@ class Ticket:
         return f"Ticket({self._describe()}, {state})"
 
 
-class StorageEngine(ABC):
+class StorageEngine(Closing):
     """Moves ranges between files and memory, in the background, the most urgent first."""
 
     name = "storage"
@@ -422,11 +422,11 @@ class StorageEngine(ABC):
         """In a forked child: forget threads, queues and tickets, which are the parent's."""
 
     @abstractmethod
-    def _pause(self) -> None:
+    def pause(self) -> None:
         """Before a fork: start nothing more, and wait for what runs, though not for ever."""
 
     @abstractmethod
-    def _resume(self) -> None:
+    def resume(self) -> None:
         """After a fork, in the parent."""
 
     def _is_done(self, ticket: Ticket) -> bool:
@@ -435,17 +435,6 @@ class StorageEngine(ABC):
     def _wait_for(self, ticket: Ticket, timeout_seconds: float | None) -> bool:
         """Return when it is done, or false when the time is up; obeys interrupts while it waits."""
         return ticket._await_finish(timeout_seconds)
-
-    def __enter__(self) -> StorageEngine:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         return f"<{self.name} engine>"
@@ -535,13 +524,13 @@ def _before_fork() -> None:
     # only (open(2), O_DIRECT): so nothing is under way when the fork happens.
     for engine in list(_engines):
         if engine.moves_memory:
-            engine._pause()
+            engine.pause()
 
 
 def _after_fork_in_parent() -> None:
     for engine in list(_engines):
         if engine.moves_memory:
-            engine._resume()
+            engine.resume()
 
 
 def _after_fork_in_child() -> None:

@@ -25,9 +25,9 @@ import struct
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from types import TracebackType
 from typing import Literal, NamedTuple
 
+from shorthaul.closing import Closing
 from shorthaul.errors import StorageError, UnsafeFileError
 from shorthaul.fallbacks import note_fallback
 from shorthaul.interrupts import when_gone
@@ -61,7 +61,7 @@ class DirectAlignment(NamedTuple):
     memory_bytes: int
 
 
-class StorageFile:
+class StorageFile(Closing):
     """One regular file, open for reading, writing or as scratch.
 
     Made by `open_file`. `is_direct` tells whether aligned requests bypass the page cache, and
@@ -170,17 +170,6 @@ class StorageFile:
     def _require_open(self) -> None:
         if self._is_closed:
             raise ValueError(f"{self.path} is closed; open it again with open_file")
-
-    def __enter__(self) -> StorageFile:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         state = "closed" if self._is_closed else "direct" if self.is_direct else "buffered"

@@ -371,12 +371,14 @@ class QueueEngine(StorageEngine):
     def _closed_error(self) -> EngineClosedError:
         return EngineClosedError(f"the {self.name} engine was closed before this request was done")
 
-    def _pause(self) -> None:
+    def pause(self) -> None:
+        """Start nothing more, and wait for what runs, though not for ever."""
         with self._lock:
             self._is_paused = True
             self._quiet.wait_for(lambda: self._running == 0, PAUSE_LIMIT_SECONDS)
 
-    def _resume(self) -> None:
+    def resume(self) -> None:
+        """Go on."""
         with self._lock:
             self._is_paused = False
             self._work.notify_all()

@@ -387,11 +387,13 @@ class UringEngine(StorageEngine):
             for number in list(self._tickets):
                 self._settle(number)
 
-    def _pause(self) -> None:
+    def pause(self) -> None:
+        """Start nothing more, and wait for what runs, though not for ever."""
         if self._ring is not None and not self._is_closed:
             self._library.ring_pause(self._ring, round(PAUSE_LIMIT_SECONDS * 1e9))
 
-    def _resume(self) -> None:
+    def resume(self) -> None:
+        """Go on."""
         if self._ring is not None and not self._is_closed:
             self._library.ring_resume(self._ring)
 

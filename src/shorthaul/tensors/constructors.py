@@ -43,11 +43,11 @@ def unified(
     if isinstance(source, RowTable):
         whole = source.tensor()
         if whole is None:
-            return UnifiedTensor._of_table(source, traits)
+            return UnifiedTensor.of_table(source, traits)
         source = whole
     if isinstance(source, UnifiedTensor):
         if not source.has_memory:
-            return UnifiedTensor._of_table(source.table, traits)
+            return UnifiedTensor.of_table(source.table, traits)
         is_read_only = source.is_read_only
         traits = Traits(propagate, sparse_grad, is_read_only, source._traits.block)
         source = borrow_memory(source)

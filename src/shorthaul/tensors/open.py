@@ -59,4 +59,4 @@ def open(
     layout = find_layout(path, dtype=seen, shape=shape, name=name, offset_bytes=offset_bytes)
     options = {} if cache_bytes is None else {"cache_bytes": cache_bytes}
     table = DiskTable(layout, cache=cache, engine=engine, **options)
-    return UnifiedTensor._of_table(table, Traits(is_read_only=True))
+    return UnifiedTensor.of_table(table, Traits(is_read_only=True))

@@ -48,7 +48,7 @@ def rebuild_from_memory(plain: torch.Tensor, shared: bool, options: Options) -> 
 
 def rebuild_from_table(table: RowTable, options: Options) -> UnifiedTensor:
     """A unified tensor whose table was opened again."""
-    return _restored(UnifiedTensor._of_table(table, Traits(options[0], options[1])), options)
+    return _restored(UnifiedTensor.of_table(table, Traits(options[0], options[1])), options)
 
 
 def rebuild_from_block(

@@ -424,7 +424,13 @@ class UnifiedTensor(Operand):
         return made
 
     @staticmethod
-    def _of_table(table: RowTable, traits: Traits) -> UnifiedTensor:
+    def of_table(table: RowTable, traits: Traits) -> UnifiedTensor:
+        """The table as a tensor.
+
+        Args:
+            table: Rows that lie somewhere.
+            traits: What the tensor may do with them.
+        """
         made: UnifiedTensor = torch.Tensor._make_wrapper_subclass(
             UnifiedTensor, table.shape, dtype=table.dtype, device=_CPU
         )
@@ -447,11 +453,11 @@ class UnifiedTensor(Operand):
 
     def same_rows(self) -> UnifiedTensor:
         """The same rows as another tensor."""
-        return UnifiedTensor._of_table(self.table, self._traits)
+        return UnifiedTensor.of_table(self.table, self._traits)
 
     def cut_rows(self, span: range) -> UnifiedTensor:
         """A range of the rows."""
-        return UnifiedTensor._of_table(RowRange(self.table, span), self._traits)
+        return UnifiedTensor.of_table(RowRange(self.table, span), self._traits)
 
     def _copied(self) -> UnifiedTensor:
         plain = borrow_memory(self)

@@ -194,6 +194,10 @@ class LookingAhead(HostTable):
         self._ahead = ahead
         self._is_far_enough = threading.Event()
 
+    @property
+    def looks_ahead(self) -> bool:
+        return True
+
     def expect(self, ids: torch.Tensor) -> None:
         self.expected.append(ids.tolist())
         if len(self.expected) > self._ahead:

@@ -1,8 +1,8 @@
 import pytest
 
 from shorthaul.errors import GraphError, SamplingError
-from shorthaul.graphs import RelationalGraph
-from shorthaul.graphs.sampling.fan_outs import read_fan_outs
+from shorthaul.graphs import LinkLoader, MiniBatchLoader, NeighborSampler, RelationalGraph
+from shorthaul.graphs.sampling.fan_outs import choose_fan_outs, read_fan_outs
 
 
 @pytest.fixture
@@ -48,3 +48,44 @@ def test_what_cannot_be_meant_is_refused(
 def test_an_unknown_relation_is_named(graph: RelationalGraph) -> None:
     with pytest.raises(GraphError, match="there is no relation `hates`"):
         read_fan_outs(graph, [{"hates": 1}])
+
+
+def test_pygs_numbers_are_those_of_each_relation(graph: RelationalGraph) -> None:
+    asked = choose_fan_outs(graph, None, [4, -1])
+    assert read_fan_outs(graph, asked) == [[4, 4, 4], [-1, -1, -1]]
+    single = RelationalGraph.from_edges([0, 1], [1, 0])
+    assert read_fan_outs(single, choose_fan_outs(single, None, [4, -1])) == [[4], [-1]]
+
+
+def test_pygs_mapping_has_the_hops_of_each_relation(graph: RelationalGraph) -> None:
+    asked = {("node", "cites", "node"): [1, 2], "writes": [3, 4], "likes": [5, -1]}
+    assert read_fan_outs(graph, choose_fan_outs(graph, None, asked)) == [[1, 3, 5], [2, 4, -1]]
+
+
+@pytest.mark.parametrize(
+    ("fan_outs", "num_neighbors", "message"),
+    [
+        ([1], [1], "pass one of them"),
+        (None, {"cites": [1], "writes": [1, 2], "likes": [1]}, "as many numbers for each relation"),
+        (None, {"cites": 1, "writes": 2, "likes": 3}, "as many numbers for each relation"),
+        (None, 5, "one number for each hop"),
+    ],
+)
+def test_other_forms_of_pygs_are_refused(
+    graph: RelationalGraph, fan_outs: object, num_neighbors: object, message: str
+) -> None:
+    with pytest.raises(SamplingError, match=message):
+        choose_fan_outs(graph, fan_outs, num_neighbors)
+
+
+def test_samplers_and_loaders_take_pygs_word(graph: RelationalGraph) -> None:
+    sampler = NeighborSampler(graph, num_neighbors=[2, 1])
+    assert sampler.fan_outs == [[2, 2, 2], [1, 1, 1]]
+    assert NeighborSampler(graph).fan_outs == [[15], [10], [5]]
+    for loader in (
+        MiniBatchLoader(graph, num_neighbors=[2]),
+        LinkLoader(graph, num_neighbors=[2]),
+    ):
+        assert loader.sampler.fan_outs == [[2, 2, 2]]
+    with pytest.raises(SamplingError, match="those of the sampler"):
+        MiniBatchLoader(graph, fan_outs=sampler, num_neighbors=[1])

@@ -49,5 +49,5 @@ def map_topology(folder: Path, manifest: Manifest) -> RelationalGraph:
         columns["sources"],
         columns["targets"],
         columns["relations"],
-        _indexes={"target": index},
+        indexes={"target": index},
     )

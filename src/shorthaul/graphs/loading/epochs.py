@@ -14,7 +14,7 @@ from rich.progress import track
 from shorthaul.errors import SamplingError
 from shorthaul.graphs.graph import RelationalGraph
 from shorthaul.graphs.loading.batch_pipeline import BatchPipeline
-from shorthaul.graphs.loading.feature_rows import FeatureRows, looks_ahead
+from shorthaul.graphs.loading.feature_rows import FeatureRows
 from shorthaul.graphs.sampling.blocks import Block, NeighborSample
 from shorthaul.graphs.sampling.fan_outs import FanOut
 from shorthaul.graphs.sampling.plain import mix
@@ -173,7 +173,7 @@ class EpochLoader(ABC, Generic[Drawn, Batch]):
             for number in range(len(samples)):
                 yield self._complete(samples.draw(number, kernel_threads()), device)
             return
-        can_look_ahead = any(map(looks_ahead, self._features.all_tables()))
+        can_look_ahead = any(each.looks_ahead for each in self._features.all_tables())
         # Next to a model that uses all cores, a few threads of our own are enough.
         threads = max(1, kernel_threads() // 4)
 
@@ -209,7 +209,8 @@ def _read_count(name: str, value: Any, least: int) -> int:
 
 def choose_sampler(
     graph: RelationalGraph,
-    fan_outs: Sequence[FanOut] | NeighborSampler,
+    fan_outs: Sequence[FanOut] | NeighborSampler | None,
+    num_neighbors: Any,
     *,
     replace: bool,
     resample: bool,
@@ -217,7 +218,16 @@ def choose_sampler(
 ) -> NeighborSampler:
     """The sampler that was given, or the uniform one with those fan-outs."""
     if not isinstance(fan_outs, NeighborSampler):
-        return NeighborSampler(graph, fan_outs, replace=replace, resample=resample, seed=seed)
+        return NeighborSampler(
+            graph,
+            fan_outs,
+            num_neighbors=num_neighbors,
+            replace=replace,
+            resample=resample,
+            seed=seed,
+        )
+    if num_neighbors is not None:
+        raise SamplingError("`num_neighbors` are those of the sampler that was given.")
     if replace or not resample:
         raise SamplingError("`replace` and `resample` are those of the sampler that was given.")
     if fan_outs.graph is not graph:

@@ -61,16 +61,15 @@ class FeatureRows:
     def expect(self, nodes: torch.Tensor) -> None:
         """Tell tables whose caches look ahead that these rows will be gathered."""
         if self.table is not None:
-            _expect(self.table, nodes)
-        elif any(map(looks_ahead, self.tables.values())):
+            self.table.expect(nodes)
+        elif any(each.looks_ahead for each in self.tables.values()):
             for name, (ids, _) in self._split(nodes).items():
-                _expect(self.tables[name], ids)
+                self.tables[name].expect(ids)
 
     def forget_expected(self) -> None:
         """Tell them that the rest of what was announced will not be asked for."""
         for table in self.all_tables():
-            if looks_ahead(table):
-                table.forget_expected()  # type: ignore[attr-defined]
+            table.forget_expected()
 
     def all_tables(self) -> list[RowTable]:
         """Every table."""
@@ -110,16 +109,6 @@ def as_table(values: Any, name: str, rows: int, counted: str = "nodes") -> RowTa
             f"{name} must have a row for each of {rows:,} {counted}, got shape {tuple(table.shape)}."
         )
     return table
-
-
-def looks_ahead(table: RowTable) -> bool:
-    """Whether the table's cache wants to know what will be asked of it."""
-    return hasattr(table, "expect")
-
-
-def _expect(table: RowTable, ids: torch.Tensor) -> None:
-    if looks_ahead(table):
-        table.expect(ids)  # type: ignore[attr-defined]
 
 
 def _gather(

@@ -54,6 +54,8 @@ class LinkLoader(EpochLoader[LinkSample, LinkBatch]):
         batch_size: Edges of a batch, negatives not counted (default 1024).
         fan_outs: Neighbors per hop, as in `NeighborSampler` (default 15, 10, 5), or a
             `NeighborSampler`, for other kinds of sampling.
+        num_neighbors: The same in PyG's form, as in `NeighborSampler`; None (default) takes
+            `fan_outs`.
         pairs: Sources and targets, global ids, instead of `edges`: links that need not be edges of
             the graph; None (default) for none.
         relations: With `pairs`: the relation of each as a number, or one name for all; None
@@ -86,8 +88,9 @@ class LinkLoader(EpochLoader[LinkSample, LinkBatch]):
         features: Any = None,
         edges: Any = None,
         batch_size: int = 1024,
-        fan_outs: Sequence[FanOut] | NeighborSampler = (15, 10, 5),
+        fan_outs: Sequence[FanOut] | NeighborSampler | None = None,
         *,
+        num_neighbors: Any = None,
         pairs: tuple[Any, Any] | None = None,
         relations: Any = None,
         labels: Any = None,
@@ -107,7 +110,7 @@ class LinkLoader(EpochLoader[LinkSample, LinkBatch]):
     ) -> None:
         self.graph = graph
         self.sampler = choose_sampler(
-            graph, fan_outs, replace=replace, resample=resample, seed=seed
+            graph, fan_outs, num_neighbors, replace=replace, resample=resample, seed=seed
         )
         if leaves_out not in LEFT_OUT:
             raise SamplingError(

@@ -65,6 +65,8 @@ class MiniBatchLoader(EpochLoader[NeighborSample, MiniBatch]):
         batch_size: Seeds of a batch (default 1024).
         fan_outs: Neighbors per hop, as in `NeighborSampler` (default 15, 10, 5), or a
             `NeighborSampler`, for other kinds of sampling.
+        num_neighbors: The same in PyG's form, as in `NeighborSampler`; None (default) takes
+            `fan_outs`.
         times: The moments of the seeds, one for each, where the sampler has times; None (default)
             takes those of their nodes.
         seed_labels: An entry for each of `seeds`, instead of `labels`; None (default) for none.
@@ -86,8 +88,9 @@ class MiniBatchLoader(EpochLoader[NeighborSample, MiniBatch]):
         labels: Any = None,
         seeds: Any = None,
         batch_size: int = 1024,
-        fan_outs: Sequence[FanOut] | NeighborSampler = (15, 10, 5),
+        fan_outs: Sequence[FanOut] | NeighborSampler | None = None,
         *,
+        num_neighbors: Any = None,
         times: Any = None,
         seed_labels: Any = None,
         shuffle: bool = False,
@@ -101,7 +104,7 @@ class MiniBatchLoader(EpochLoader[NeighborSample, MiniBatch]):
     ) -> None:
         self.graph = graph
         self.sampler = choose_sampler(
-            graph, fan_outs, replace=replace, resample=resample, seed=seed
+            graph, fan_outs, num_neighbors, replace=replace, resample=resample, seed=seed
         )
         self.seeds = _read_seeds(graph, seeds)
         self.sampler.require_seeds(self.seeds)

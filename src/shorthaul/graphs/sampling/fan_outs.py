@@ -11,6 +11,7 @@ from shorthaul.graphs.graph import RelationalGraph
 
 FanOut = int | Mapping[Any, int]
 ALL = -1
+DEFAULT = (15, 10, 5)
 
 
 def read_fan_outs(graph: RelationalGraph, fan_outs: Sequence[FanOut]) -> list[list[int]]:
@@ -26,6 +27,49 @@ def read_fan_outs(graph: RelationalGraph, fan_outs: Sequence[FanOut]) -> list[li
             f"{fan_outs!r}."
         )
     return [_read_hop(graph, number, fan_out) for number, fan_out in enumerate(fan_outs)]
+
+
+def choose_fan_outs(
+    graph: RelationalGraph, fan_outs: Sequence[FanOut] | None, num_neighbors: Any
+) -> Sequence[FanOut]:
+    """The fan-outs that were asked for, in our words or in PyG's.
+
+    PyG's numbers are those of each relation, and a mapping has the numbers of all hops:
+
+    >>> graph = RelationalGraph.from_edges([0, 1], [1, 0], [0, 1], relations=["cites", "writes"])
+    >>> choose_fan_outs(graph, None, [15, 10])
+    [{0: 15, 1: 15}, {0: 10, 1: 10}]
+    >>> choose_fan_outs(graph, None, {"cites": [15, 10], "writes": [5, 0]})
+    [{'cites': 15, 'writes': 5}, {'cites': 10, 'writes': 0}]
+    """
+    if num_neighbors is None:
+        return DEFAULT if fan_outs is None else fan_outs
+    if fan_outs is not None:
+        raise SamplingError(
+            "`fan_outs` and `num_neighbors`, PyG's word, both say how many neighbors each hop takes: "
+            "pass one of them."
+        )
+    if isinstance(num_neighbors, Mapping):
+        hops = {
+            len(each) if isinstance(each, list | tuple) else -1 for each in num_neighbors.values()
+        }
+        if len(hops) != 1 or -1 in hops:
+            raise SamplingError(
+                "num_neighbors must have as many numbers for each relation as there are hops, got "
+                f"{dict(num_neighbors)!r}."
+            )
+        return [
+            {key: each[hop] for key, each in num_neighbors.items()} for hop in range(hops.pop())
+        ]
+    if not isinstance(num_neighbors, list | tuple):
+        raise SamplingError(
+            "num_neighbors must be a list with one number for each hop, or a mapping of relations to "
+            f"such lists, got {num_neighbors!r}."
+        )
+    if graph.num_relations <= 1:
+        return list(num_neighbors)
+    of_all: Sequence[int] = num_neighbors
+    return [dict.fromkeys(range(graph.num_relations), each) for each in of_all]
 
 
 def require_one_kind(graph: RelationalGraph, fan_outs: list[list[int]]) -> list[list[int]]:

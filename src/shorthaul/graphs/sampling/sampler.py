@@ -19,7 +19,12 @@ from shorthaul.graphs.sampling.candidates.disk_rows import read_rows
 from shorthaul.graphs.sampling.candidates.excluded import find_positions
 from shorthaul.graphs.sampling.candidates.rules import read_rule, read_seed_times
 from shorthaul.graphs.sampling.collecting import collect_plainly, collect_sample
-from shorthaul.graphs.sampling.fan_outs import FanOut, read_fan_outs, require_one_kind
+from shorthaul.graphs.sampling.fan_outs import (
+    FanOut,
+    choose_fan_outs,
+    read_fan_outs,
+    require_one_kind,
+)
 from shorthaul.graphs.sampling.kernels import HASHED_FROM_NODES, SamplingMemory
 from shorthaul.graphs.sampling.plain_sample import Request, sample_plainly
 from shorthaul.graphs.sampling.streams import as_signed, choose_key, choose_threads, read_seed
@@ -75,7 +80,10 @@ class NeighborSampler:
         fan_outs: How many incoming edges are followed: first from the seeds, then from their
             neighbors, and so on (PyG's order; DGL's is the reverse). An entry is a number for all
             relations together, -1 for all edges, or a mapping with a number for each relation, by
-            its name, its three words or its number.
+            its name, its three words or its number. None (default) takes `num_neighbors`, and 15,
+            10, 5 where there is none.
+        num_neighbors: The same in PyG's form (default None): a number of a hop is that of each
+            relation, not of all together; a mapping has a list of all hops for each relation.
         replace: Whether a neighbor may be drawn more than once (default False).
         resample: Whether every layer draws anew for all of its targets, as in DGL (default True).
             False keeps the neighbors that a node got first, as in PyG, which takes less time and
@@ -97,8 +105,9 @@ class NeighborSampler:
     def __init__(
         self,
         graph: RelationalGraph,
-        fan_outs: Sequence[FanOut],
+        fan_outs: Sequence[FanOut] | None = None,
         *,
+        num_neighbors: Any = None,
         replace: bool = False,
         resample: bool = True,
         seed: int = 0,
@@ -120,7 +129,7 @@ class NeighborSampler:
             node_times=node_times,
             edge_times=edge_times,
         )
-        self.fan_outs = read_fan_outs(graph, fan_outs)
+        self.fan_outs = read_fan_outs(graph, choose_fan_outs(graph, fan_outs, num_neighbors))
         if self.rule.is_temporal:
             self.fan_outs = require_one_kind(graph, self.fan_outs)
         self.seed = read_seed(seed)

@@ -16,7 +16,7 @@ from shorthaul.storage.buffer_pool import BufferPool
 from shorthaul.tensors.cuda.registration import HostRegistry, Lease
 
 if TYPE_CHECKING:
-    from shorthaul.storage.buffer_pool import _Region
+    from shorthaul.storage.buffer_pool import Region
 
 # A copy by the device's engine must not cross from one registration into another.
 WHOLE_REGION_BYTES = 2**48
@@ -43,10 +43,10 @@ class PinnedBufferPool(BufferPool):
     ) -> None:
         self.registry = registry or open_registry()
         # The lease keeps the mapping, so a region that is dropped is unregistered first.
-        self._leases: weakref.WeakKeyDictionary[_Region, Lease | None] = weakref.WeakKeyDictionary()
+        self._leases: weakref.WeakKeyDictionary[Region, Lease | None] = weakref.WeakKeyDictionary()
         super().__init__(budget_bytes, why=why)
 
-    def _find(self, class_bytes: int, limit_bytes: int) -> _Region | None:
+    def _find(self, class_bytes: int, limit_bytes: int) -> Region | None:
         region = super()._find(class_bytes, limit_bytes)
         if region is not None and region not in self._leases:
             memory = region.lease()

@@ -40,7 +40,7 @@ def keep_graph(
     """
     for each in owners:
         if isinstance(each, RelationalGraph):
-            each._require_unchanged()
+            each.require_unchanged()
     if any(isinstance(each, torch.Tensor) and each.is_inference() for each in owners):
         return make()
     key = (facts, *map(_identify, owners), id(held))

@@ -57,7 +57,7 @@ def graph_of_columns(
     )
     names = tuple(Relation(NODE, f"{EDGE}_{number}", NODE) for number in range(num_relations))
     return RelationalGraph(
-        (NODE,), (num_nodes,), names, sources, targets, relations, _indexes={"target": index}
+        (NODE,), (num_nodes,), names, sources, targets, relations, indexes={"target": index}
     )
 
 

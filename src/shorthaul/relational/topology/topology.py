@@ -75,9 +75,7 @@ class Topology:
             rows.relations[:],
         )
         numbers = torch.arange(ordered.num_edges, dtype=graph.index_dtype, device=pointers.device)
-        ordered._indexes["target"] = TargetIndex(
-            pointers, ordered.source, ordered.relation, numbers
-        )
+        ordered.indexes["target"] = TargetIndex(pointers, ordered.source, ordered.relation, numbers)
         made = cls(ordered, rows.edges[:], num_targets)
         made._kept[Space.EDGE, "target"] = Members(pointers[: num_targets + 1], None)
         return made

@@ -53,11 +53,11 @@ def content_of(length_bytes: int, seed: int = 0) -> bytes:
 @contextlib.contextmanager
 def paused(engine: StorageEngine) -> Iterator[None]:
     """Nothing is started inside the block: what is submitted stays queued."""
-    engine._pause()
+    engine.pause()
     try:
         yield
     finally:
-        engine._resume()
+        engine.resume()
 
 
 def wait_until(is_so: Callable[[], bool]) -> None:
@@ -508,14 +508,14 @@ class StorageEngineContract:
                         third.set()
                 last.set()
 
-            engine._pause()
+            engine.pause()
             thread = threading.Thread(target=submit)
             thread.start()
             assert third.wait(PATIENCE_SECONDS)
             assert not last.wait(0.05), "three quarters of the room are for prefetches and writes"
             assert len(submitted) == 3
             demand = engine.read(file, 0, bytearray(MEBIBYTE))  # the last quarter is for demands
-            engine._resume()
+            engine.resume()
             assert last.wait(PATIENCE_SECONDS)
             thread.join()
             for ticket in (*submitted, demand):
@@ -552,7 +552,7 @@ class StorageEngineContract:
         with self.file_with(tmp_path, content_of(4096)) as file:
             before = engine.read(file, 0, bytearray(4096))
             before.wait(PATIENCE_SECONDS)
-            engine._pause()
+            engine.pause()
             queued = [engine.read(file, 0, bytearray(4096)) for _ in range(5)]
             engine.close()
             for ticket in queued:
@@ -591,7 +591,7 @@ class StorageEngineContract:
                 except EngineClosedError as error:
                     raised.append(error)
 
-            engine._pause()
+            engine.pause()
             thread = threading.Thread(target=submit)
             thread.start()
             while engine.stats().requests < 1:

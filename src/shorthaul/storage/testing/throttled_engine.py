@@ -86,7 +86,7 @@ class ThrottledEngine(OuterEngine):
         batch = Batch(*(each[first:last] for each in job.request.batch))
         ticket = self._ask(job, length_bytes=int(batch.lengths_bytes.sum()), batch=batch)
         with self._lock:
-            job.moved_bytes += ticket._moved_bytes
+            job.moved_bytes += ticket.moved_bytes
             for failure in ticket.failures:
                 index = failure.range_index + first
                 job.failures[index] = failure._replace(range_index=index)

@@ -149,6 +149,17 @@ class RowTable(ABC):
     def prefetch(self, ids: torch.Tensor) -> GatherTicket:
         """Start gathering, and return a ticket for the rows."""
 
+    @property
+    def looks_ahead(self) -> bool:
+        """Whether it gains from knowing what will be asked of it; only caches do."""
+        return False
+
+    def expect(self, ids: torch.Tensor) -> None:  # noqa: B027 (most tables have nothing to prepare)
+        """A later gather, after those told before, will ask for `ids`."""
+
+    def forget_expected(self) -> None:  # noqa: B027
+        """What was expected will not be asked for."""
+
     @abstractmethod
     def stats(self) -> TableStats:
         """What has been asked so far."""

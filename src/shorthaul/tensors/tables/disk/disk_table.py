@@ -22,11 +22,11 @@ import weakref
 from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
-from types import TracebackType
 from typing import Any, NamedTuple
 
 import torch
 
+from shorthaul.closing import Closing
 from shorthaul.errors import (
     BufferBudgetError,
     ChangedFileError,
@@ -64,7 +64,7 @@ PIECES_AHEAD = 4  # buffers that are read at the same time, so that the disk's q
 _LINEAR_CHUNK_BYTES = 32 * 2**20  # of rows that are multiplied before the next are read
 
 
-class DiskTable(RowTable):
+class DiskTable(Closing, RowTable):
     """A table in a file, opened for reading, with an optional cache of rows in memory.
 
     `cache` is `"sieve"`, `"belady"` or the ids of the rows to keep, hottest first (see
@@ -170,6 +170,11 @@ class DiskTable(RowTable):
         """Rows `start` to `stop`, read now."""
         return self.gather(torch.arange(start, stop, dtype=torch.int64, device="cpu"))
 
+    @property
+    def looks_ahead(self) -> bool:
+        """Whether there is a cache that could make use of it."""
+        return self.cache is not None
+
     @alone_after_fork
     def expect(self, ids: torch.Tensor) -> None:
         """Tell the cache that a later gather, after those told before, will ask for `ids`."""
@@ -199,17 +204,6 @@ class DiskTable(RowTable):
     def engine(self) -> StorageEngine:
         """What reads the file."""
         return self._engine or shared_engine()
-
-    def __enter__(self) -> DiskTable:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def __reduce__(self) -> tuple[Any, ...]:
         # In another process: the same file opened there, with a cache of its own.
