@@ -7,7 +7,7 @@ from shorthaul.errors import LayerArgumentError
 from shorthaul.relational.inputs.parts import Part, find_part_graph
 
 RELATIONS = (("a", "x", "b"), ("b", "y", "b"))
-PART = Part(RELATIONS, (("a", 3), ("b", 2)), (("b", 2),), (False, True))
+PART = Part(RELATIONS, (3, 2), (2,), ((0, 0), (1, 0)), (False, True))
 EDGES = [torch.tensor([[0, 2], [1, 0]]), torch.tensor([[0, 1], [0, 0]])]
 
 

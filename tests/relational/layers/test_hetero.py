@@ -233,6 +233,61 @@ def test_training_drops_attention_of_all_relations_in_one_program():
     assert not torch.equal(layer.train()(X, EDGES)["b"], quiet)
 
 
+ATTENTION = {"heads": 2, "add_self_loops": False}
+PER_RELATION = {
+    "sage": lambda: pyg.SAGEConv((4, 4), 2),
+    "sage max": lambda: pyg.SAGEConv((4, 4), 2, aggr="max"),
+    "graph": lambda: pyg.GraphConv((4, 4), 2),
+    "gat": lambda: pyg.GATConv((4, 4), 2, residual=True, **ATTENTION),
+    "gatv2": lambda: pyg.GATv2Conv((4, 4), 2, **ATTENTION),
+    "transformer": lambda: pyg.TransformerConv((4, 4), 2, heads=2),
+}
+
+
+@pytest.mark.parametrize("aggr", ["sum", "mean"])
+@pytest.mark.parametrize("kind", PER_RELATION)
+def test_features_that_differ_by_relation(kind, aggr):
+    theirs = pyg.HeteroConv({each: PER_RELATION[kind]() for each in TYPES}, aggr).double()
+    # Two relations read other rows of `b`, and more of them, than `b` itself has.
+    x = {name: value.double() for name, value in X.items()}
+    x[TYPES[0]] = (torch.randn(6, 4).double(), torch.randn(5, 4).double())
+    x[TYPES[1]] = (torch.randn(7, 4).double(), torch.randn(5, 4).double())
+    expected = theirs(x, EDGES)
+    ours = copy.deepcopy(theirs)
+    accelerate(ours)
+    found = ours(x, EDGES)
+    for name, value in expected.items():
+        torch.testing.assert_close(found[name], value)
+
+
+def test_one_layer_of_several_relations():
+    shared = pyg.SAGEConv((4, 4), 2)
+    theirs = pyg.HeteroConv(dict.fromkeys(TYPES, shared))
+    expected = theirs(X, EDGES)
+    accelerate(theirs)
+    found = theirs(X, EDGES)
+    for name, value in expected.items():
+        torch.testing.assert_close(found[name], value)
+    layer = _make()
+    shared = next(layer.convs.children())
+    HeteroConv(dict.fromkeys(TYPES, shared)).reset_parameters()
+
+
+@pytest.mark.parametrize("kind", ["sage", "graph", "transformer"])
+@pytest.mark.parametrize("aggr", ["sum", "mean"])
+def test_autocast_makes_what_pyg_makes(kind, aggr):
+    theirs = pyg.HeteroConv({each: PER_RELATION[kind]() for each in TYPES}, aggr)
+    ours = copy.deepcopy(theirs)
+    accelerate(ours)
+    with torch.autocast("cpu", torch.bfloat16):
+        expected, found = theirs(X, EDGES), ours(X, EDGES)
+    assert {name: value.dtype for name, value in expected.items()} == dict.fromkeys(
+        found, torch.bfloat16
+    )
+    for name, value in expected.items():
+        torch.testing.assert_close(found[name], value, rtol=0.05, atol=0.05)
+
+
 @pytest.mark.parametrize(
     ("call", "said"),
     [

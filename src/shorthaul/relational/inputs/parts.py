@@ -1,10 +1,11 @@
-"""The relations of a model that are computed together, as one graph: each has a range of the sources, and
-one of the targets.
+"""The relations of a model that are computed together, as one graph: each reads one of several sets of
+sources and writes one of several sets of targets, which have a range of its nodes each.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from itertools import accumulate
 from typing import NamedTuple
 
 import torch
@@ -19,22 +20,23 @@ Types = tuple[str, str, str]
 
 
 class Part(NamedTuple):
-    """Relations, with the types at their two ends; sources and targets are numbered apart."""
+    """Relations, with the sets at their two ends; sources and targets are numbered apart."""
 
     relations: tuple[Types, ...]
-    sources: tuple[tuple[str, int], ...]  # types, each with how many nodes
-    targets: tuple[tuple[str, int], ...]
+    sources: tuple[int, ...]  # how many nodes each set has
+    targets: tuple[int, ...]
+    ends: tuple[tuple[int, int], ...]  # of each relation: which set of sources, and of targets
     looped: tuple[bool, ...]  # whether every node of a relation that is at both ends hears itself
 
     @property
     def num_sources(self) -> int:
-        """Sources of all types."""
-        return sum(count for _, count in self.sources)
+        """Sources of all sets."""
+        return sum(self.sources)
 
     @property
     def num_targets(self) -> int:
-        """Targets of all types."""
-        return sum(count for _, count in self.targets)
+        """Targets of all sets."""
+        return sum(self.targets)
 
 
 def find_part_graph(part: Part, edges: Sequence[torch.Tensor]) -> RelationalGraph:
@@ -44,7 +46,8 @@ def find_part_graph(part: Part, edges: Sequence[torch.Tensor]) -> RelationalGrap
         starts = _find_starts(part.sources), _find_starts(part.targets)
         columns = []
         for number, (types, given) in enumerate(zip(part.relations, edges, strict=True)):
-            ends = [dict(part.sources)[types[0]], dict(part.targets)[types[2]]]
+            one, other = part.ends[number]
+            ends = part.sources[one], part.targets[other]
             _require_edges(given, types)
             plain = given.detach().cpu()
             for row, count, name in zip(plain, ends, ("source", "target"), strict=True):
@@ -53,8 +56,8 @@ def find_part_graph(part: Part, edges: Sequence[torch.Tensor]) -> RelationalGrap
                 plain = replace_loops(plain, min(ends))
             columns.append(
                 (
-                    plain[0] + starts[0][types[0]],
-                    plain[1] + starts[1][types[2]],
+                    plain[0] + starts[0][one],
+                    plain[1] + starts[1][other],
                     torch.full_like(plain[0], number),
                 )
             )
@@ -70,12 +73,8 @@ def find_part_graph(part: Part, edges: Sequence[torch.Tensor]) -> RelationalGrap
     return keep_graph(("part", part), list(edges), make)
 
 
-def _find_starts(types: Sequence[tuple[str, int]]) -> Mapping[str, int]:
-    starts, start = {}, 0
-    for name, count in types:
-        starts[name] = start
-        start += count
-    return starts
+def _find_starts(counts: Sequence[int]) -> list[int]:
+    return [0, *accumulate(counts)]
 
 
 def _require_edges(edges: torch.Tensor, types: Types) -> None:

@@ -18,6 +18,7 @@ from shorthaul.relational.inputs.self_loops import replace_loop_features
 from shorthaul.relational.ir.spaces import Space
 from shorthaul.relational.layers.homogeneous.base import HomogeneousConv
 from shorthaul.relational.passes.over_relations import SHARE, repeat_over_relations
+from shorthaul.relational.runtime.arguments import cast_as_autocast
 
 AGGREGATIONS = ("sum", "mean", "min", "max", "cat", None)
 PACKAGE = __name__.partition(".")[0]
@@ -154,7 +155,7 @@ class HeteroConv(nn.Module):
                 key = id(function), each.conv.training
                 together.setdefault(key, []).append(each)
         for group in together.values():
-            for name, made in self._run(group, shares).items():
+            for name, made in self._run(group, shares):
                 reached[name].append(made)
         owned = [each for group in together.values() for each in group]
         return {
@@ -170,7 +171,7 @@ class HeteroConv(nn.Module):
                 f"{', '.join(wrong)} is given by name", "such names end with _dict: edge_attr_dict"
             )
         calls = []
-        for types, conv in zip(self.edge_types, self.convs.children(), strict=True):
+        for types, conv in zip(self.edge_types, self.convs.values(), strict=True):
             found = [_choose(each, types) for each in dicts]
             by_name = {name.removesuffix("_dict"): _choose(v, types) for name, v in named.items()}
             if any(types in each for each in (*dicts, *named.values())):
@@ -200,17 +201,20 @@ class HeteroConv(nn.Module):
         taken = [_EDGE_ARGUMENTS.get(name) for name in function.feature_names]
         return self.programs.find(function) if all(name in taken for name in call.named) else None
 
-    def _run(self, calls: list[Call], shares: Mapping[str, float]) -> dict[str, torch.Tensor]:
-        """What the targets of these relations hear, per type."""
+    def _run(
+        self, calls: list[Call], shares: Mapping[str, float]
+    ) -> list[tuple[str, torch.Tensor]]:
+        """What the targets of these relations hear, with the type of each set of them."""
         function = self.programs.find(
             calls[0].conv.message_function(is_weighted=calls[0].edge_values is not None)
         )
-        sources = {each.types[0]: each.ends[0] for each in calls}
-        targets = {each.types[2]: each.ends[1] for each in calls}
+        sources = _collect_sets([(each.types[0], each.ends[0]) for each in calls])
+        targets = _collect_sets([(each.types[2], each.ends[1]) for each in calls])
         part = Part(
             tuple(each.types for each in calls),
-            tuple((name, len(value)) for name, value in sources.items()),
-            tuple((name, len(value)) for name, value in targets.items()),
+            tuple(len(rows) for _, rows in sources.sets),
+            tuple(len(rows) for _, rows in targets.sets),
+            tuple(zip(sources.places, targets.places, strict=True)),
             tuple(getattr(each.conv, "add_self_loops", False) for each in calls),
         )
         tensors = _stack([each.conv.weights() for each in calls])
@@ -219,13 +223,13 @@ class HeteroConv(nn.Module):
             function = self.programs.repeat(function, is_shared=is_shared)
             if is_shared:
                 each_share = [shares[each.types[2]] for each in calls]
-                like = next(iter(sources.values()))
+                like = sources.sets[0][1]
                 tensors[SHARE] = torch.tensor(each_share, dtype=like.dtype, device=like.device)
         else:
             tensors = {name: value[0] for name, value in tensors.items()}
-        tensors["x"] = _join(sources, max(part.num_sources, part.num_targets))
+        tensors["x"] = _join(sources.sets, max(part.num_sources, part.num_targets))
         if "other" in function.feature_names:
-            tensors["other"] = _join(targets, part.num_targets)
+            tensors["other"] = _join(targets.sets, part.num_targets)
         for name in _EDGE_ARGUMENTS:
             if name in function.feature_names:
                 values = [_read_edge_values(each, name) for each in calls]
@@ -240,8 +244,8 @@ class HeteroConv(nn.Module):
         )
         if is_shared and len(calls) == 1:
             heard = heard * shares[calls[0].types[2]]
-        pieces = torch.split(heard, [count for _, count in part.targets])
-        return dict(zip(targets, pieces, strict=True))
+        pieces = torch.split(heard, list(part.targets))
+        return [(name, each) for (name, _), each in zip(targets.sets, pieces, strict=True)]
 
     def _aggregate(self, results: list[Any]) -> Any:
         """PyG's: one result as it is, unless they are stacked."""
@@ -303,13 +307,28 @@ def _is_plain(value: Any) -> bool:
     return type(value) in (torch.Tensor, nn.Parameter) and value.layout is torch.strided
 
 
+class _Sets(NamedTuple):
+    """Types with their features; a type whose features differ by relation is there more than once."""
+
+    sets: list[tuple[str, torch.Tensor]]
+    places: list[int]  # of each relation: its set
+
+
+def _collect_sets(ends: Sequence[tuple[str, torch.Tensor]]) -> _Sets:
+    sets: dict[tuple[str, int], tuple[str, torch.Tensor]] = {}
+    for name, rows in ends:
+        sets.setdefault((name, id(rows)), (name, rows))
+    order = {key: place for place, key in enumerate(sets)}
+    return _Sets(list(sets.values()), [order[name, id(rows)] for name, rows in ends])
+
+
 def _stack(weights: Sequence[Mapping[str, torch.Tensor]]) -> dict[str, torch.Tensor]:
     return {name: torch.stack([each[name] for each in weights]) for name in weights[0]}
 
 
-def _join(parts: Mapping[str, torch.Tensor], rows: int) -> torch.Tensor:
-    """All types' rows, one type after the other, and zeros up to `rows`."""
-    joined = list(parts.values())
+def _join(sets: Sequence[tuple[str, torch.Tensor]], rows: int) -> torch.Tensor:
+    """All sets' rows, one set after the other, and zeros up to `rows`."""
+    joined = [each for _, each in sets]
     whole = joined[0] if len(joined) == 1 else torch.cat(joined)
     missing = rows - whole.shape[0]
     return functional.pad(whole, (0, 0, 0, missing)) if missing else whole
@@ -335,15 +354,24 @@ def _read_edge_values(call: Call, name: str) -> torch.Tensor:
 
 
 def _add_own(heard: Any, name: str, calls: Sequence[Call], share: float) -> Any:
-    """What targets of a type are given besides what they hear: one product for all relations."""
-    mine = [each for each in calls if each.types[2] == name]
-    terms = [each.conv.own_terms() for each in mine]
-    matrices = [matrix for matrix, _ in terms if matrix is not None]
-    biases = [bias for _, bias in terms if bias is not None]
-    if matrices:
-        matrix = sum(matrices[1:], matrices[0])
-        heard = torch.addmm(heard, mine[0].ends[1], matrix.t(), alpha=share)
+    """What targets of a type are given besides what they hear: one product for all relations that
+    have the same features of them.
+    """
+    matrices: dict[int, list[torch.Tensor]] = {}
+    rows: dict[int, torch.Tensor] = {}
+    biases = []
+    for each in calls:
+        if each.types[2] != name:
+            continue
+        matrix, bias = each.conv.own_terms()
+        if matrix is not None:
+            matrices.setdefault(id(each.ends[1]), []).append(matrix)
+            rows[id(each.ends[1])] = each.ends[1]
+        if bias is not None:
+            biases.append(bias)
+    for key, found in matrices.items():
+        heard = torch.addmm(heard, rows[key], sum(found[1:], found[0]).t(), alpha=share)
     if biases:
-        bias = sum(biases[1:], biases[0])
+        bias = cast_as_autocast({"bias": sum(biases[1:], biases[0])})["bias"]
         heard = heard + (bias if share == 1 else bias * share)
     return heard
