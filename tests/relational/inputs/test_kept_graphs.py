@@ -1,7 +1,10 @@
 """The same objects give the same graph; changed, other or dead ones another."""
 
+import weakref
+
 import torch
 
+from shorthaul.graphs import RelationalGraph
 from shorthaul.relational.inputs import kept_graphs
 from shorthaul.relational.inputs.kept_graphs import KEPT_GRAPHS, keep_graph
 
@@ -45,8 +48,40 @@ def test_what_an_owner_holds_is_told_apart():
     assert keep_graph(("e",), [owner], Owner, Owner()) is not made
 
 
-def test_few_are_kept():
+def _make(edges=1):
+    return RelationalGraph.from_edges(
+        torch.zeros(edges, dtype=torch.int64), torch.zeros(edges).long()
+    )
+
+
+def test_many_are_kept_for_as_long_as_their_owners_live():
+    owners = [Owner() for _ in range(4 * KEPT_GRAPHS)]
+    made = [keep_graph(("f",), [each], _make) for each in owners]
+    for _ in range(2):
+        again = [keep_graph(("f",), [each], _make) for each in owners]
+        assert all(one is other for one, other in zip(made, again, strict=True))
+    del owners, again
+    keep_graph(("g",), [Owner()], Owner)
+    assert not any(each.made in made for each in kept_graphs._kept.values())
+
+
+def test_what_a_graph_owns_goes_with_it():
+    owner = Owner()
+    graph = keep_graph(("edges",), [owner], _make)
+    loops = weakref.ref(keep_graph(("loops",), [graph], _make))
+    del owner, graph
+    keep_graph(("h",), [Owner()], Owner)
+    assert loops() is None
+
+
+def test_few_large_ones_are_kept(monkeypatch):
+    monkeypatch.setattr(kept_graphs, "KEPT_EDGES", 100)
+    kept_graphs._kept.clear()
     owners = [Owner() for _ in range(2 * KEPT_GRAPHS)]
     for each in owners:
-        keep_graph(("f",), [each], Owner)
+        keep_graph(("i",), [each], lambda: _make(10))
     assert len(kept_graphs._kept) == KEPT_GRAPHS
+    kept_graphs._kept.clear()
+    for each in owners:
+        keep_graph(("j",), [each], lambda: _make(3))
+    assert len(kept_graphs._kept) == len(owners)

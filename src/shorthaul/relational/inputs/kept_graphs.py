@@ -3,6 +3,9 @@
 A model is called with the same edges again and again. What was indexed is found by the *identity* of
 the objects, never by their contents: comparing contents would cost as much as indexing. A tensor that
 was written to has another version, so it is indexed anew.
+
+Mini-batches come and go: what was made of objects that are gone goes at the next insertion. A model
+that calls its relations one by one has a graph for each, so there is no limit but one of edges.
 """
 
 from __future__ import annotations
@@ -18,7 +21,8 @@ from shorthaul.graphs import RelationalGraph
 
 Made = TypeVar("Made")
 
-KEPT_GRAPHS = 16  # a model sees few full graphs; mini-batches come and go
+KEPT_GRAPHS = 16  # of any size
+KEPT_EDGES = 2**26  # of all graphs where there are more; indexes take about 64 bytes per edge
 
 
 class _Kept(NamedTuple):
@@ -51,9 +55,26 @@ def keep_graph(
         return kept
     made = make()
     _kept[key] = _Kept(tuple(weakref.ref(each) for each in owners), held, made)
-    while len(_kept) > KEPT_GRAPHS:
-        _kept.popitem(last=False)
+    _make_room()
     return made
+
+
+def _make_room() -> None:
+    """Let go of what belongs to objects that are gone, then of what was not asked for the longest."""
+    # By key: a graph may own the next entry, and must be gone when that is looked at.
+    for key in list(_kept):
+        found = _kept.get(key)  # another thread may have been here
+        if found is not None and any(each() is None for each in found.owners):
+            _kept.pop(key, None)
+    edges = sum(_count_edges(each.made) for each in list(_kept.values()))
+    while len(_kept) > KEPT_GRAPHS and edges > KEPT_EDGES:
+        _, oldest = _kept.popitem(last=False)
+        edges -= _count_edges(oldest.made)
+
+
+def _count_edges(made: Any) -> int:
+    graph = getattr(made, "graph", made)
+    return graph.num_edges if isinstance(graph, RelationalGraph) else 0
 
 
 def _identify(owner: Any) -> tuple[Any, ...]:
