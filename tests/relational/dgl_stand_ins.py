@@ -133,6 +133,7 @@ class GATConv(nn.Module):
     """A layer of DGL that shorthaul has not."""
 
 
+TypedLinear.__module__ = "dgl.nn.pytorch.linear"
 RelGraphConv.__module__ = "dgl.nn.pytorch.conv.relgraphconv"
 HGTConv.__module__ = "dgl.nn.pytorch.conv.hgtconv"
 GATConv.__module__ = "dgl.nn.pytorch.conv.gatconv"

@@ -207,3 +207,45 @@ def test_compiled():
     accelerate(module)
     torch.testing.assert_close(module(X, EDGE_INDEX, EDGE_TYPE), expected, rtol=1e-4, atol=1e-4)
     assert "generated source" in module.explain()
+
+
+class Doubled(nn.Linear):
+    """A linear map that is more than its weight."""
+
+    def forward(self, x):
+        return 2 * super().forward(x)
+
+
+@pytest.mark.parametrize(
+    ("make", "inner"),
+    [
+        (lambda: pyg.SAGEConv(16, 8), "lin_l"),
+        (lambda: pyg.GATv2Conv(16, 8), "lin_r"),
+        (lambda: pyg.HGTConv(16, 16, TYPES), "kqv_lin.lins.a"),
+        (lambda: dgl_stand_ins.RelGraphConv(16, 8, 5), "linear_r"),
+    ],
+)
+def test_hooks_on_what_is_never_called_leave_a_layer(make, inner):
+    layer = make()
+    kind, hook = type(layer), layer.get_submodule(inner).register_forward_hook(lambda *_: None)
+    assert accelerate(layer).left == {"": f"it has hooks on `{inner}`, which ours never calls"}
+    assert type(layer) is kind
+    hook.remove()
+    assert not accelerate(layer).left
+
+
+def test_a_map_of_the_users_own_leaves_a_layer():
+    layer = pyg.SAGEConv(16, 8)
+    layer.lin_l = Doubled(16, 8)
+    assert accelerate(layer).left == {
+        "": "`lin_l` is a Doubled, which ours never calls: it reads the weight"
+    }
+
+
+def test_hooks_on_what_is_called_do_not():
+    seen = []
+    layer = pyg.GINConv(nn.Sequential(nn.Linear(16, 8)))
+    layer.nn[0].register_forward_hook(lambda *_: seen.append(1))
+    assert not accelerate(layer).left
+    layer(X, EDGE_INDEX)
+    assert seen == [1]

@@ -300,20 +300,30 @@ def _require_relations(relation: Any, num_relations: int) -> None:
 
 def _as_edge_index(edges: Any) -> tuple[Any, torch.Tensor | None]:
     """(2, edges) of sources and targets, and values of edges where a sparse `adj_t` has them."""
+    edge_index, values = split_adjacency(edges)
+    if isinstance(edges, torch.Tensor) and values is not None:
+        return edge_index, _require_relation_values(values)
+    return edge_index, values
+
+
+def split_adjacency(edges: Any) -> tuple[Any, torch.Tensor | None]:
+    """(2, edges) of sources and targets, and the values of a sparse `adj_t`; other edges as they are."""
     if isinstance(edges, torch.Tensor):
         if edges.layout is torch.strided:
             return edges, None
         # Not coalesced: an edge may be there twice.
-        sparse: torch.Tensor = edges.detach().to_sparse(layout=torch.sparse_coo)
+        sparse: torch.Tensor = edges.to_sparse(layout=torch.sparse_coo)
         target, source = sparse._indices()
-        return torch.stack([source, target]), _read_sparse_values(sparse._values())
+        # Only those of coalesced ones are differentiable.
+        values = sparse.values() if sparse.is_coalesced() else sparse._values()
+        return torch.stack([source, target]), values
     if hasattr(edges, "coo"):  # torch_sparse's, which is not imported here
         target, source, value = edges.coo()
         return torch.stack([source, target]), value
     return edges, None
 
 
-def _read_sparse_values(values: torch.Tensor) -> torch.Tensor | None:
+def _require_relation_values(values: torch.Tensor) -> torch.Tensor | None:
     if not values.is_floating_point():
         return values
     if not bool((values == 1).all()):

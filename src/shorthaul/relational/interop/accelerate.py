@@ -7,6 +7,7 @@ parameters, hooks and `state_dict` stay, and optimizers never notice.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from types import NoneType
 from typing import Any, Protocol
 
 from rich.table import Table
@@ -19,6 +20,8 @@ from shorthaul.report_table import layer_table
 
 _PACKAGES = {"torch_geometric": "PyG", "dgl": "DGL"}
 _STATE = frozenset(vars(nn.Module()))  # what every module has: parameters, hooks, training
+_OPTIONS = (bool, int, float, str, NoneType)
+_ABSENT = object()
 
 
 class _Undoable(Protocol):
@@ -158,11 +161,21 @@ def _describe(kind: type) -> str:
 
 
 def _adopt(module: nn.Module, ours: nn.Module) -> Swap:
-    """Give `module` our class, with what ours knows and `module` does not register itself."""
+    """Give `module` our class, with what ours knows and `module` does not register itself.
+
+    An option that both have stays the module's own, so that what a user sets it to outlives `revert`.
+    """
     registered = {*module._parameters, *module._modules, *module._buffers}
     attributes = {
         name: value
         for name, value in vars(ours).items()
-        if name not in _STATE and name not in registered
+        if name not in _STATE
+        and name not in registered
+        and not _is_same_option(module, name, value)
     }
     return swap_class(module, type(ours), attributes)
+
+
+def _is_same_option(module: nn.Module, name: str, value: Any) -> bool:
+    theirs = vars(module).get(name, _ABSENT)
+    return type(theirs) is type(value) and isinstance(value, _OPTIONS) and theirs == value

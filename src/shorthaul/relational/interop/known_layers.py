@@ -5,7 +5,7 @@ PyG and DGL are not imported: a layer is known by the package and the name of it
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -29,7 +29,11 @@ from shorthaul.relational.layers import (
     SAGEConv,
     TransformerConv,
 )
+from shorthaul.relational.layers.hetero import has_hooks
 
+# Modules inside of layers that ours call as they are: those of relations, users' networks, activations.
+_CALLED = ("convs", "nn", "activation", "dropout")
+_MAKERS = ("torch", "torch_geometric", "dgl", "shorthaul")  # whose linear maps have weights alone
 _HOOKS = ("propagate", "message", "aggregate", "message_and_aggregate", "edge_update")
 
 
@@ -69,9 +73,25 @@ def _require_plain(module: nn.Module) -> None:
         raise CannotSwapError("decomposed_layers splits its messages, which ours never makes")
     if getattr(module, "explain", False) is True:
         raise CannotSwapError("it is being explained, which needs its messages")
+    for name, inner in _find_inner(module):
+        if has_hooks(inner):
+            raise CannotSwapError(f"it has hooks on `{name}`, which ours never calls")
+        if type(inner).__module__.partition(".")[0] not in _MAKERS:
+            raise CannotSwapError(
+                f"`{name}` is a {type(inner).__name__}, which ours never calls: it reads the weight"
+            )
     for hook in _HOOKS:
         if any(getattr(module, f"_{hook}_forward{when}_hooks", ()) for when in ("_pre", "")):
             raise CannotSwapError(f"it has hooks on `{hook}`, which ours never calls")
+
+
+def _find_inner(module: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+    """The modules inside whose parameters are read, and that are not called themselves."""
+    called = [module._modules.get(name) for name in _CALLED]
+    theirs = {id(inner) for each in called if each is not None for inner in each.modules()}
+    for name, inner in module.named_modules():
+        if inner is not module and id(inner) not in theirs:
+            yield name, inner
 
 
 def _require_same_parameters(module: nn.Module, ours: nn.Module) -> None:

@@ -15,6 +15,7 @@ from shorthaul.relational.compiled_layer import layer
 from shorthaul.relational.frontend.declarations import NodeFeature, Weight
 from shorthaul.relational.frontend.language import concat, dropout, linear, total
 from shorthaul.relational.inputs.graph import find_graph, keep_graph, require_one_set
+from shorthaul.relational.layers.options import TracedLayer
 
 COMPOSITIONS = ("sub", "mult", "corr")
 
@@ -75,7 +76,7 @@ def _compose(node: Any, relation: Any, opn: str) -> Any:
     )
 
 
-class CompGCNConv(nn.Module):
+class CompGCNConv(TracedLayer):
     """One layer of CompGCN, with the parameters of its authors' code; compiled.
 
     There are `2 * num_relations` relations: the inverse of relation r is `num_relations + r`, as
@@ -125,12 +126,20 @@ class CompGCNConv(nn.Module):
         self.bn = nn.BatchNorm1d(out_channels) if batch_norm else None
         # In float64 and no buffers, so that `.double()` does not find them rounded.
         self._spectrum = _fourier_matrices(in_channels) if opn == "corr" else None
-        wide = in_channels if self._spectrum is None else self._spectrum[0].shape[1]
-        absent = set() if opn == "corr" else {"fourier"}
-        absent |= set() if bias else {"bias"}
-        sizes = {"width": in_channels, "wide": wide, "out": out_channels}
-        self.function = compgcn.compile(sizes, {"options": self}, absent)
+        self.trace_options()
         self.reset_parameters()
+
+    def read_options(self) -> tuple[Any, ...]:
+        """See the base class."""
+        return (self.dropout,)
+
+    def make_functions(self) -> None:
+        """See the base class."""
+        wide = self.in_channels if self._spectrum is None else self._spectrum[0].shape[1]
+        absent = set() if self.opn == "corr" else {"fourier"}
+        absent |= set() if self.bias is not None else {"bias"}
+        sizes = {"width": self.in_channels, "wide": wide, "out": self.out_channels}
+        self.function = compgcn.compile(sizes, {"options": self}, absent)
 
     def reset_parameters(self) -> None:
         """The authors' initial values: Glorot's, normally distributed, and zero for the bias."""
@@ -156,6 +165,7 @@ class CompGCNConv(nn.Module):
             edge_type: The relation of each edge; None where the graph has it.
             rel_embed: (2 * num_relations, in_channels).
         """
+        self.follow_options()
         require_one_set(x, self)
         expected = 2 * self.num_relations, self.in_channels
         if tuple(rel_embed.shape) != expected:

@@ -31,6 +31,7 @@ from shorthaul.relational.inputs.graph import (
     require_one_set,
 )
 from shorthaul.relational.inputs.typed_weights import TypedWeights
+from shorthaul.relational.layers.options import TracedLayer
 
 
 @layer
@@ -75,7 +76,7 @@ def dgl_hgt(
     return n.out
 
 
-class DGLHGTConv(nn.Module):
+class DGLHGTConv(TracedLayer):
     """DGL's `HGTConv`: same arguments, same parameters, same numbers; compiled.
 
     >>> import torch, shorthaul as sh
@@ -128,11 +129,21 @@ class DGLHGTConv(nn.Module):
         if in_size != wide:
             self.residual_w = nn.Parameter(torch.empty(in_size, wide))
             nn.init.xavier_uniform_(self.residual_w)
-        absent = set() if in_size != wide else {"residual"}
-        absent |= set() if use_norm else {"scale", "shift"}
-        sizes = {"width": in_size, "heads": num_heads, "dim": head_size}
-        options = {"heads": num_heads, "dim": head_size, "dropped": dropout}
-        self.function = dgl_hgt.compile(sizes, options, absent)
+        self.trace_options()
+
+    def read_options(self) -> tuple[Any, ...]:
+        """See the base class."""
+        return (self.drop.p,)
+
+    def make_functions(self) -> None:
+        """See the base class."""
+        has_residual = self.in_size != self.num_heads * self.head_size
+        absent = set() if has_residual else {"residual"}
+        absent |= set() if self.use_norm else {"scale", "shift"}
+        widths = {"heads": self.num_heads, "dim": self.head_size}
+        self.function = dgl_hgt.compile(
+            {"width": self.in_size, **widths}, {**widths, "dropped": self.drop.p}, absent
+        )
 
     def forward(
         self,
@@ -155,6 +166,7 @@ class DGLHGTConv(nn.Module):
             etype: The relation of each edge; None (default) where the graph has it.
             presorted: DGL's argument; it is found out without it (default False).
         """
+        self.follow_options()
         require_one_set(x, self)
         found = read_input(x, g, etype, self.num_etypes)
         sorted_graph = _sort_nodes(found, ntype, self.num_ntypes)

@@ -21,6 +21,7 @@ from shorthaul.relational.inputs.typed import (
     read_typed_input,
     read_widths,
 )
+from shorthaul.relational.layers.options import TracedLayer
 
 
 @layer
@@ -45,7 +46,7 @@ def han(
     return n.out
 
 
-class HANConv(nn.Module):
+class HANConv(TracedLayer):
     """PyG's `HANConv`: same arguments, same parameters, same numbers; compiled.
 
     Attention over the edges of each relation (a metapath, if the edges are its ends), then attention
@@ -88,7 +89,7 @@ class HANConv(nn.Module):
         self.proj = nn.ModuleDict(
             {name: nn.Linear(width, out_channels) for name, width in self.in_channels.items()}
         )
-        dim = divide_by_heads(out_channels, heads)
+        dim = self.dim = divide_by_heads(out_channels, heads)
         self.lin_src, self.lin_dst = (
             nn.ParameterDict(
                 {
@@ -98,8 +99,17 @@ class HANConv(nn.Module):
             )
             for _ in range(2)
         )
-        self.function = han.compile({"heads": heads, "dim": dim}, {"options": self})
+        self.trace_options()
         self.reset_parameters()
+
+    def read_options(self) -> tuple[Any, ...]:
+        """See the base class."""
+        return self.dropout, self.negative_slope
+
+    def make_functions(self) -> None:
+        """See the base class."""
+        sizes = {"heads": self.heads, "dim": self.dim}
+        self.function = han.compile(sizes, {"options": self})
 
     def reset_parameters(self) -> None:
         """PyG's initial values: Glorot's for attention, PyTorch's for the projections."""
@@ -123,6 +133,7 @@ class HANConv(nn.Module):
             return_semantic_attention_weights: Whether the share of each relation, per node type, is
                 returned, too, in the order in which relations were given (default False).
         """
+        self.follow_options()
         x_dict, graph = read_typed_input(x_dict, edge_index_dict, self.metadata)
         values = {
             name: self.proj[name](x).view(-1, self.heads, self.out_channels // self.heads)

@@ -25,6 +25,7 @@ from shorthaul.relational.inputs.graph import (
     require_widths,
 )
 from shorthaul.relational.inputs.self_loops import edges_of
+from shorthaul.relational.layers.options import TracedLayer
 
 MECHANISMS = {"across-relation": "target", "within-relation": "relation"}
 MODES = ("additive-self-attention", "multiplicative-self-attention")
@@ -106,7 +107,7 @@ def _agree(options: RGATConv, query: Any, key: Any, from_edge: Any) -> Any:
     return query * key if from_edge is None else query * key * from_edge
 
 
-class RGATConv(nn.Module):
+class RGATConv(TracedLayer):
     """PyG's `RGATConv`: same arguments, same parameters, same numbers; compiled.
 
     Sources and targets may be apart: a pair of features.
@@ -188,13 +189,7 @@ class RGATConv(nn.Module):
         self.b1 = nn.Parameter(torch.zeros(1, out_channels))
         self.l2 = nn.Parameter(torch.empty(out_channels, out_channels))
         self.b2 = nn.Parameter(torch.zeros(1, out_channels))
-        # For one set of nodes or sources apart from targets, returning the attention or not.
-        self.functions = {
-            (is_apart, returns): self._compile(is_apart, returns)
-            for is_apart in (False, True)
-            for returns in (False, True)
-        }
-        self.function = self.functions[False, False]
+        self.trace_options()
         self.reset_parameters()
 
     def _require_options(self) -> None:
@@ -228,6 +223,21 @@ class RGATConv(nn.Module):
                 f"{self.num_blocks} blocks do not divide widths {self.in_channels} and {wide}",
                 "choose num_blocks that divides both",
             )
+
+    def read_options(self) -> tuple[Any, ...]:
+        """See the base class."""
+        return self.dropout, self.negative_slope, self.mod
+
+    def make_functions(self) -> None:
+        """See the base class."""
+        self._require_options()
+        # For one set of nodes or sources apart from targets, returning the attention or not.
+        self.functions = {
+            (is_apart, returns): self._compile(is_apart, returns)
+            for is_apart in (False, True)
+            for returns in (False, True)
+        }
+        self.function = self.functions[False, False]
 
     def _compile(self, is_apart: bool, returns_attention: bool) -> Any:
         bases, blocks = self.num_bases or 0, self.num_blocks or 0
@@ -292,6 +302,7 @@ class RGATConv(nn.Module):
             return_attention_weights: True or False returns the edges, too, and the share of each
                 before `mod` and dropout; None (default) does not.
         """
+        self.follow_options()
         given = read_input(x, edge_index, edge_type, self.num_relations, size)
         tensors = {"x": given.sources, "q": self.q, "k": self.k, **self._read_weights()}
         features = read_edge_features(edge_attr, self.edge_dim)

@@ -14,6 +14,7 @@ from shorthaul.relational.compiled_layer import layer
 from shorthaul.relational.frontend.declarations import EdgeFeature, NodeFeature, Weight
 from shorthaul.relational.frontend.language import dot, dropout, leaky_relu, linear, softmax
 from shorthaul.relational.inputs.graph import read_input, require_one_set
+from shorthaul.relational.layers.options import TracedLayer
 
 
 @layer
@@ -64,7 +65,7 @@ def simple_hgn(
     return (n.out, e.alpha) if returns_attention else n.out
 
 
-class SimpleHGN(nn.Module):
+class SimpleHGN(TracedLayer):
     """One layer of Simple-HGN, with the parameters of its authors' code; compiled.
 
     The next layer may mix this one's attention into its own, a share of `beta`:
@@ -129,6 +130,15 @@ class SimpleHGN(nn.Module):
         needs_matrix = residual and in_channels != out_channels
         self.res_fc = nn.Linear(in_channels, wide, bias=False) if needs_matrix else None
         self.bias_param = nn.Parameter(torch.zeros(1, heads, out_channels)) if bias else None
+        self.trace_options()
+        self.reset_parameters()
+
+    def read_options(self) -> tuple[Any, ...]:
+        """See the base class."""
+        return self.feature_dropout, self.dropout, self.negative_slope, self.beta
+
+    def make_functions(self) -> None:
+        """See the base class."""
         # With the last layer's attention or without, returning this layer's or not.
         self.functions = {
             (has_last, returns): self._compile(has_last, returns)
@@ -136,7 +146,6 @@ class SimpleHGN(nn.Module):
             for returns in (False, True)
         }
         self.function = self.functions[False, False]
-        self.reset_parameters()
 
     def _compile(self, has_last: bool, returns_attention: bool) -> Any:
         absent = set() if has_last else {"last"}
@@ -178,6 +187,7 @@ class SimpleHGN(nn.Module):
             return_attention_weights: Whether this layer's attention is returned, too; no gradient
                 passes through it (default False).
         """
+        self.follow_options()
         require_one_set(x, self)
         graph, x, _, num_targets = read_input(x, edge_index, edge_type, self.num_relations)
         tensors = {

@@ -16,6 +16,7 @@ from shorthaul.relational import (
     GraphConv,
     SAGEConv,
     TransformerConv,
+    accelerate,
 )
 
 EDGES = torch.tensor([[0, 0, 1, 2], [1, 2, 2, 0]])
@@ -72,13 +73,27 @@ def test_a_block_does_not_know_the_degrees_of_its_sources():
     assert GCNConv(4, 2, normalize=False)(X[block.source_nodes], block).shape == (1, 2)
 
 
+@pytest.mark.parametrize("options", [{}, {"add_self_loops": False, "residual": True}])
+@pytest.mark.parametrize("widths", [4, (4, 5)])
+def test_attention_without_features_of_targets(options, widths):
+    pyg = pytest.importorskip("torch_geometric.nn")
+    theirs = pyg.GATConv(widths, 2, heads=2, **options).double()
+    ours = copy.deepcopy(theirs)
+    assert not accelerate(ours).left
+    for size in (None, (3, 3)):
+        expected, (_, shares) = theirs((X.double(), None), EDGES, None, size, True)
+        found, (_, alpha) = ours((X.double(), None), EDGES, None, size, True)
+        torch.testing.assert_close(found, expected)
+        torch.testing.assert_close(alpha, shares)
+
+
 @pytest.mark.parametrize(
     ("make", "call", "said"),
     [
         (lambda: GCNConv(4, 2, normalize=False, add_self_loops=True), None, "not normalized"),
         (lambda: GraphConv(4, 2, aggr="median"), None, "one of mean, add, sum, max, min"),
         (lambda: GATConv(-1, 2), None, "[Gg]ive the width"),
-        (lambda: GATConv(4, 2), lambda m: m((X, None), EDGES), "targets have no features"),
+        (lambda: GATv2Conv(4, 2), lambda m: m((X, None), EDGES), "targets have no features"),
         (lambda: TransformerConv(4, 2), lambda m: m((X, None), EDGES), "targets have no features"),
         (lambda: GATConv(4, 2), lambda m: m(X, EDGES, torch.ones(4, 1)), "edge_dim=1"),
         (lambda: GATConv(4, 2, edge_dim=1), lambda m: m(X, EDGES), "[Pp]ass edge_attr"),

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
 
 from shorthaul.errors import LayerArgumentError
 from shorthaul.relational.frontend.language import reduce_max, reduce_mean, reduce_min, reduce_sum
-from shorthaul.relational.inputs.graph import LayerInput, glorot, read_input, require_widths
+from shorthaul.relational.inputs.graph import (
+    LayerInput,
+    glorot,
+    read_input,
+    require_widths,
+    split_adjacency,
+)
+from shorthaul.relational.inputs.kept_graphs import keep_graph
+from shorthaul.relational.layers.options import TracedLayer
 
 REDUCTIONS = {
     "mean": reduce_mean,
@@ -34,12 +42,11 @@ def read_pair(in_channels: int | tuple[int, int]) -> tuple[int, int]:
     return in_channels[0], in_channels[1]
 
 
-class HomogeneousConv(nn.Module):
+class HomogeneousConv(TracedLayer):
     """A layer of one relation: `x` is one tensor, or a pair where sources are apart from targets."""
 
     in_channels: int | tuple[int, int]
     out_channels: int
-    function: Any  # the compiled function of the usual call
 
     def weights(self) -> dict[str, torch.Tensor]:
         """What messages are made with, by the names of the program."""
@@ -85,6 +92,33 @@ def require_targets(given: LayerInput, x: Any) -> torch.Tensor:
     if given.targets is None:
         raise LayerArgumentError("targets have no features", "pass (sources, targets)")
     return given.targets
+
+
+class WeightedEdges(NamedTuple):
+    """Edges as an `edge_index`, with what a sparse adjacency says of their weights."""
+
+    edge_index: Any
+    weight: torch.Tensor | None
+    # What becomes of the weight of a loop where one is put at every node: it is kept ("edges"); in an
+    # adjacency, which has one number for each pair, it is added to ("adjacency") or replaced ("SparseTensor").
+    form: str
+
+
+def read_adjacency(edge_index: Any, weight: torch.Tensor | None) -> WeightedEdges:
+    """The weights that a sparse `adj_t` has as values; those that are given besides stand instead."""
+    if isinstance(edge_index, torch.Tensor):
+        form = "edges" if edge_index.layout is torch.strided else "adjacency"
+    else:
+        form = "SparseTensor" if hasattr(edge_index, "coo") else "edges"
+    if form == "edges" or torch.compiler.is_compiling():
+        return WeightedEdges(edge_index, weight, "edges")
+    ends, values = split_adjacency(edge_index)
+    # One tensor for as long as the adjacency lives, so that its graph is found again.
+    ends = keep_graph(("ends",), [edge_index], lambda: ends)
+    if weight is None and values is not None:
+        is_plain = not values.requires_grad and bool((values == 1).all())
+        weight = None if is_plain else values
+    return WeightedEdges(ends, weight, form)
 
 
 def read_edge_weight(weight: torch.Tensor | None, graph: Any) -> torch.Tensor | None:

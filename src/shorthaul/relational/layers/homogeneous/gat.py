@@ -37,7 +37,7 @@ def gat(
     x: NodeFeature("width"),
     lin: Weight("width", "heads*out"),
     att_src: Weight("heads", "out"),
-    att_dst: Weight("heads", "out"),
+    att_dst: Weight("heads", "out") = None,
     other: TargetFeature("target_width") = None,
     lin_dst: Weight("target_width", "heads*out") = None,
     edge_attr: EdgeFeature("edge_width") = None,
@@ -51,8 +51,8 @@ def gat(
 ) -> Any:
     """Attention whose score is a sum: of the source, of the target, of the edge.
 
-    Where sources and targets are apart, targets are `other`. What only the score wants of a row is
-    multiplied by a matrix with a column per head.
+    Where sources and targets are apart, targets are `other`; without features they have no part in
+    the score. What only the score wants of a row is multiplied by a matrix with a column per head.
     """
     heads, out = options.heads, options.out_channels
 
@@ -64,10 +64,11 @@ def gat(
     for n in g.nodes():
         n.value = linear(n.x, lin).reshape(heads, out)
         n.offers = dot(n.value, att_src)
-    for n in g.target_nodes():
-        n.asks = dot(n.value, att_dst) if other is None else score(n.other, lin_dst, att_dst)
+    if att_dst is not None:
+        for n in g.target_nodes():
+            n.asks = dot(n.value, att_dst) if other is None else score(n.other, lin_dst, att_dst)
     for e in g.edges():
-        met = e.source.offers + e.target.asks
+        met = e.source.offers if att_dst is None else e.source.offers + e.target.asks
         if lin_edge is not None:
             met = met + score(e.edge_attr, lin_edge, att_edge)
         e.alpha = softmax(leaky_relu(met, options.negative_slope))
@@ -145,18 +146,28 @@ class GATConv(HomogeneousConv):
         )
         self.res = nn.Linear(self.widths[1], self.total, bias=False) if residual else None
         self.bias = nn.Parameter(torch.empty(self.total)) if bias else None
-        # For one set of nodes or sources apart from targets, returning the attention or not.
+        self.trace_options()
+        self.reset_parameters()
+
+    def read_options(self) -> tuple[Any, ...]:
+        """See the base class."""
+        return self.dropout, self.negative_slope
+
+    def make_functions(self) -> None:
+        """See the base class."""
+        # By how targets come (with sources, apart, without features), returning the attention or not.
         self.functions = {
-            (is_apart, returns): self._compile(is_apart=is_apart, returns=returns)
-            for is_apart in (False, True)
+            (targets, returns): self._compile(targets, returns=returns)
+            for targets in ("joined", "apart", "none")
             for returns in (False, True)
         }
         self.alone: Any = None  # for models of many relations, when one asks
-        self.function = self.functions[not shared, False]
-        self.reset_parameters()
+        self.function = self.functions["joined" if self.lin is not None else "apart", False]
 
-    def _compile(self, *, is_apart: bool, returns: bool, alone: bool = False) -> Any:
-        absent = set() if is_apart else {"other", "lin_dst"}
+    def _compile(self, targets: str, *, returns: bool, alone: bool = False) -> Any:
+        absent = set() if targets == "apart" else {"other", "lin_dst"}
+        if targets == "none":
+            absent |= {"att_dst", "res"}
         if self.edge_dim is None:
             absent |= {"edge_attr", "lin_edge", "att_edge"}
         if self.res is None or alone:
@@ -164,7 +175,7 @@ class GATConv(HomogeneousConv):
         if self.bias is None or alone:
             absent.add("bias")
         sizes = {"width": self.widths[0], "target_width": self.widths[1], "total": self.total}
-        if not is_apart:
+        if targets != "apart":
             sizes["target_width"] = sizes[
                 "width"
             ]  # widths that differ are refused when it is called
@@ -191,34 +202,42 @@ class GATConv(HomogeneousConv):
         """New features of the nodes; with `return_attention_weights`, also edges and their attention.
 
         Args:
-            x: Node features, or those of sources and of targets.
+            x: Node features, or those of sources and of targets; None for targets that are known by
+                nothing but their edges.
             edge_index: (2, edges), or a graph.
             edge_attr: (edges, edge_dim); None (default) for none.
             size: Numbers of sources and targets; None (default) reads them off `x`.
             return_attention_weights: Whether the edges, loops included, and the attention of each
                 are returned; None (default) for not.
         """
+        self.follow_options()
         given = self.read(x, edge_index, size)
-        is_apart = self.lin is None or not isinstance(x, torch.Tensor)
+        is_pair = not isinstance(x, torch.Tensor)
+        form = "apart" if self.lin is None or is_pair else "joined"
         features, graph = read_edge_features(edge_attr, self.edge_dim), given.graph
-        targets = require_targets(given, x)
+        if is_pair and given.targets is None:
+            form, num_targets = "none", given.num_targets or len(x[0])
+        else:
+            targets = require_targets(given, x)
+            num_targets = len(targets)
         if self.add_self_loops:
-            sources = given.sources if isinstance(x, torch.Tensor) else x[0]
-            loops = min(len(sources), len(targets))
+            loops = min(len(x[0] if is_pair else given.sources), num_targets)
             features = fill_loops(graph, features, loops, self.fill_value)
             graph = add_loops(graph, loops, given.num_targets)
         tensors = self.weights() | {"x": given.sources}
-        if is_apart:
+        if form == "apart":
             tensors["other"] = targets
         else:
-            tensors.pop("lin_dst")
+            del tensors["lin_dst"]
+        if form == "none":
+            del tensors["att_dst"]
         if features is not None:
             tensors["edge_attr"] = features
-        if self.res is not None:
+        if self.res is not None and form != "none":
             tensors["res"] = self.res.weight.t()
         if self.bias is not None:
             tensors["bias"] = self.bias
-        function = self.functions[is_apart, bool(return_attention_weights)]
+        function = self.functions[form, bool(return_attention_weights)]
         made = function(graph, tensors, training=self.training, num_targets=given.num_targets)
         if not return_attention_weights:
             return made
@@ -228,8 +247,9 @@ class GATConv(HomogeneousConv):
         """See the base class; attributes of edges are the layer's, no weights."""
         if is_weighted is (self.edge_dim is None):
             return None  # the call says what is wrong
+        self.follow_options()
         if self.alone is None:
-            self.alone = self._compile(is_apart=True, returns=False, alone=True)
+            self.alone = self._compile("apart", returns=False, alone=True)
         return self.alone
 
     def own_terms(self) -> tuple[torch.Tensor | None, torch.Tensor | None]:

@@ -146,6 +146,15 @@ class GATv2Conv(HomogeneousConv):
         self.lin_edge = None if edge_dim is None else nn.Linear(edge_dim, wide, bias=False)
         self.res = nn.Linear(widths[1], self.total, bias=False) if residual else None
         self.bias = nn.Parameter(torch.empty(self.total)) if bias else None
+        self.trace_options()
+        self.reset_parameters()
+
+    def read_options(self) -> tuple[Any, ...]:
+        """See the base class."""
+        return self.dropout, self.negative_slope
+
+    def make_functions(self) -> None:
+        """See the base class."""
         # For one set of nodes or sources apart from targets, returning the attention or not.
         self.functions = {
             (is_apart, returns): self._compile(is_apart=is_apart, returns=returns)
@@ -154,7 +163,6 @@ class GATv2Conv(HomogeneousConv):
         }
         self.alone: Any = None  # for models of many relations, when one asks
         self.function = self.functions[False, False]
-        self.reset_parameters()
 
     def _compile(self, *, is_apart: bool, returns: bool, alone: bool = False) -> Any:
         absent = set() if is_apart else {"other"}
@@ -199,6 +207,7 @@ class GATv2Conv(HomogeneousConv):
             return_attention_weights: Whether the edges, loops included, and the attention of each
                 are returned; None (default) for not.
         """
+        self.follow_options()
         is_apart = not isinstance(x, torch.Tensor)
         given = self.read(x, edge_index)
         targets = require_targets(given, x)
@@ -231,6 +240,7 @@ class GATv2Conv(HomogeneousConv):
         """See the base class; attributes of edges are the layer's, no weights."""
         if is_weighted is (self.edge_dim is None):
             return None  # the call says what is wrong
+        self.follow_options()
         if self.alone is None:
             self.alone = self._compile(is_apart=True, returns=False, alone=True)
         return self.alone

@@ -23,6 +23,7 @@ from shorthaul.relational.inputs.self_loops import add_loops, edges_of
 from shorthaul.relational.layers.homogeneous.base import (
     REDUCTIONS,
     HomogeneousConv,
+    read_adjacency,
     read_edge_weight,
     read_pair,
     require_aggregation,
@@ -107,9 +108,17 @@ class GCNConv(HomogeneousConv):
         self.add_self_loops = loops
         self.lin = nn.Linear(in_channels, out_channels, bias=False)
         self.bias = nn.Parameter(torch.empty(out_channels)) if bias else None
+        self.trace_options()
+        self.reset_parameters()
+
+    def read_options(self) -> tuple[Any, ...]:
+        """See the base class."""
+        return (self.normalize,)
+
+    def make_functions(self) -> None:
+        """See the base class."""
         self.functions = {weighted: self._compile(weighted) for weighted in (False, True)}
         self.function = self.functions[False]
-        self.reset_parameters()
 
     def _compile(self, is_weighted: bool) -> Any:
         absent = (set() if is_weighted else {"weight"}) | ({"bias"} if self.bias is None else set())
@@ -129,10 +138,12 @@ class GCNConv(HomogeneousConv):
 
         Args:
             x: Node features.
-            edge_index: (2, edges), or a graph.
-            edge_weight: A number per edge; None (default) for ones.
+            edge_index: (2, edges), a sparse `adj_t`, whose values are weights, or a graph.
+            edge_weight: A number per edge; None (default) for ones, or for the values of `adj_t`.
         """
+        self.follow_options()
         require_one_set(x, self)
+        edge_index, edge_weight, form = read_adjacency(edge_index, edge_weight)
         given = self.read(x, edge_index)
         count, graph = given.sources.shape[0], given.graph
         if self.normalize and given.num_targets not in (None, count):
@@ -142,10 +153,11 @@ class GCNConv(HomogeneousConv):
             )
         weight = read_edge_weight(edge_weight, graph)
         if self.add_self_loops:
+            fill = 2.0 if self.improved else 1.0
+            if form != "edges" and weight is None and _counts_loops(graph, fill):
+                weight = given.sources.new_ones(graph.num_edges)
             if weight is not None:
-                weight = _fill_loop_weights(
-                    edges_of(graph), weight, count, 2.0 if self.improved else 1.0
-                )
+                weight = _fill_loop_weights(edges_of(graph), weight, count, fill, form)
             graph = add_loops(graph, count, given.num_targets)
         tensors = {"x": given.sources, "lin": self.lin.weight.t()}
         if weight is not None:
@@ -158,11 +170,18 @@ class GCNConv(HomogeneousConv):
         return out
 
 
+def _counts_loops(graph: Any, fill: float) -> bool:
+    """Whether loops of an adjacency of ones weigh something else than one."""
+    return fill != 1 or bool((graph.source == graph.target).any())
+
+
 def _fill_loop_weights(
-    edges: torch.Tensor, weight: torch.Tensor, count: int, fill: float
+    edges: torch.Tensor, weight: torch.Tensor, count: int, fill: float, form: str
 ) -> torch.Tensor:
-    """The weights of `replace_loops`: a loop that was there keeps its own."""
+    """The weights of `replace_loops`; `form` says what a loop that was there weighs."""
     is_loop = edges[0] == edges[1]
     loops = weight.new_full((count,), fill)
-    loops = loops.index_put((edges[0][is_loop].long(),), weight[is_loop])
+    if form != "SparseTensor":
+        places = (edges[0][is_loop].long(),)
+        loops = loops.index_put(places, weight[is_loop], accumulate=form == "adjacency")
     return torch.cat([weight[~is_loop], loops])

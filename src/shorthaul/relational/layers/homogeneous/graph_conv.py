@@ -18,6 +18,7 @@ from shorthaul.relational.frontend.language import linear
 from shorthaul.relational.layers.homogeneous.base import (
     REDUCTIONS,
     HomogeneousConv,
+    read_adjacency,
     read_edge_weight,
     read_pair,
     require_aggregation,
@@ -118,10 +119,11 @@ class GraphConv(HomogeneousConv):
 
         Args:
             x: Node features, or those of sources and of targets.
-            edge_index: (2, edges), or a graph.
-            edge_weight: A number per edge; None (default) for ones.
+            edge_index: (2, edges), a sparse `adj_t`, whose values are weights, or a graph.
+            edge_weight: A number per edge; None (default) for ones, or for the values of `adj_t`.
             size: Numbers of sources and targets; None (default) reads them off `x`.
         """
+        edge_index, edge_weight, _ = read_adjacency(edge_index, edge_weight)
         given = self.read(x, edge_index, size)
         tensors = self.weights() | {"x": given.sources}
         weight = read_edge_weight(edge_weight, given.graph)

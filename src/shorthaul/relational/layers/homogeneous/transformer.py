@@ -135,6 +135,14 @@ class TransformerConv(HomogeneousConv):
         self.lin_edge = None if edge_dim is None else nn.Linear(edge_dim, wide, bias=False)
         self.lin_skip = nn.Linear(target, self.total, bias=bias)
         self.lin_beta = nn.Linear(3 * self.total, 1, bias=False) if self.beta else None
+        self.trace_options()
+
+    def read_options(self) -> tuple[Any, ...]:
+        """See the base class."""
+        return (self.dropout,)
+
+    def make_functions(self) -> None:
+        """See the base class."""
         # For one set of nodes or sources apart from targets, returning the attention or not.
         self.functions = {
             (is_apart, returns): self._compile(is_apart=is_apart, returns=returns)
@@ -184,6 +192,7 @@ class TransformerConv(HomogeneousConv):
             return_attention_weights: True or False, as PyG has it, for the edges and the attention
                 of each, before dropout; None (default) for none.
         """
+        self.follow_options()
         given = self.read(x, edge_index)
         is_apart, returns = not isinstance(x, torch.Tensor), return_attention_weights is not None
         tensors = self.weights() | {"x": given.sources}
@@ -209,6 +218,7 @@ class TransformerConv(HomogeneousConv):
         """See the base class; attributes of edges are the layer's, no weights."""
         if is_weighted is (self.edge_dim is None):
             return None  # the call says what is wrong
+        self.follow_options()
         if self.beta:
             return None
         if self.alone is None:
