@@ -14,6 +14,7 @@ from shorthaul.errors import (
     BufferBudgetError,
     CacheOwnershipError,
     ChangedFileError,
+    CheckpointError,
     ClosedTableError,
     CompileError,
     CompilerDefectError,
@@ -346,6 +347,10 @@ GOLDEN: dict[ShorthaulError, str] = {
     RankDisagreementError("the parts", {1: "version b", 0: "version a"}, "Copy them anew."): (
         "ranks do not agree on the parts: rank 0 has version a; rank 1 has version b.\n"
         "  Copy them anew."
+    ),
+    CheckpointError("a loader's batch_size", 7, 8, "Make the loader as it was."): (
+        "the checkpoint does not fit a loader's batch_size: it has 7, and here is 8.\n"
+        "  Make the loader as it was."
     ),
     ExchangeError(
         "nothing came within 300 s",

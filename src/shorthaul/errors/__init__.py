@@ -7,6 +7,7 @@ takes the facts and builds the sentence: what was expected, what came, where, an
 
 from shorthaul.errors.convolution import ConvolutionError
 from shorthaul.errors.distributed import (
+    CheckpointError,
     ExchangeError,
     PartFileError,
     PartitionError,
@@ -103,6 +104,7 @@ __all__ = [
     "CacheOwnershipError",
     "CancelledError",
     "ChangedFileError",
+    "CheckpointError",
     "ClosedTableError",
     "CodecError",
     "CompileError",

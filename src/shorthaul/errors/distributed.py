@@ -37,6 +37,15 @@ class RankDisagreementError(ShorthaulError, RuntimeError):
         self.by_rank = dict(by_rank)
 
 
+class CheckpointError(ShorthaulError, ValueError):
+    """A checkpoint is of something else than what was to go on from it."""
+
+    def __init__(self, what: str, saved: object, here: object, remedy: str) -> None:
+        super().__init__(
+            f"the checkpoint does not fit {what}: it has {saved}, and here is {here}.\n  {remedy}"
+        )
+
+
 class ExchangeError(ShorthaulError, RuntimeError):
     """An exchange between ranks did not take place; names who is to blame, where, and what to do."""
 

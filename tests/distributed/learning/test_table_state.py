@@ -62,7 +62,7 @@ def load_and_end(rank: int, folder: Path, name: str, place: str | None) -> torch
             table.weight.fill_(7.0)
         state = {"table": sh.distributed.TableState(table, optimizer), "loader": loader}
         dcp.load(state, checkpoint_id=place)
-        assert loader.state_dict() == {"epoch": 0, "step": 2, "seed": 1}
+        assert (loader.epoch, loader.step) == (0, 2)
         train(table, optimizer, loader, 4)
     rows: torch.Tensor = table(torch.arange(60)).detach()
     if dist.is_initialized():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from pathlib import Path
 from typing import Any
@@ -57,7 +58,7 @@ def see(rank: int, folder: Path, options: dict) -> list[list[Any]]:
     return epochs
 
 
-def see_alone(folder: Path) -> list[list[Any]]:
+def see_alone(folder: Path, seeds: Any = None) -> list[list[Any]]:
     """The same with the loader for one machine."""
     parts = sh.distributed.open(folder)
     everything = torch.arange(60)
@@ -65,7 +66,7 @@ def see_alone(folder: Path) -> list[list[Any]]:
         parts.graph,
         parts.features()[everything],
         parts.labels()[everything],
-        parts.seeds(),
+        parts.seeds() if seeds is None else seeds,
         batch_size=7,
         fan_outs=FANS,
         shuffle=True,
@@ -105,11 +106,12 @@ def together(shares: list[Any]) -> Any:
             *(4, {"prefetch": 0, "look_ahead": 0, "kept_bytes": 0}), marks=pytest.mark.slow
         ),
         (4, {"prefetch": 5, "kept_bytes": 200, "prefetch_bytes": 300}),
+        (2, {"seeds": torch.tensor([5, 5, 41, 5, 7, 5, 8, 41, 41, 2, 2, 59, 58, 57, 40, 33])}),
     ],
 )
 def test_ranks_together_see_what_one_sees(tmp_path: Path, ranks: int, options: dict) -> None:
     cut_homogeneous(tmp_path, 4, hot=0.1)
-    expected = see_alone(tmp_path)
+    expected = see_alone(tmp_path, options.get("seeds"))
     found = run_ranks(see, ranks, tmp_path, tmp_path, options)
     for epoch in range(2):
         for step, whole in enumerate(expected[epoch]):
@@ -170,9 +172,15 @@ def leave_early(rank: int, folder: Path, options: dict) -> list[int]:
     for batch in loader:
         if batch.number == 1:
             break
+    assert position_of(loader) == (0, 2)  # what a checkpoint goes on with
     first = [len(batch.seeds) for batch in loader]
-    assert loader.state_dict()["epoch"] == 2
+    assert position_of(loader) == (2, 0)
     return first
+
+
+def position_of(loader: sh.distributed.MiniBatchLoader) -> tuple[int | str, int | str]:
+    state = loader.state_dict()
+    return state["epoch"], state["step"]
 
 
 def test_a_loop_that_all_ranks_leave_early_may_begin_again(tmp_path: Path) -> None:
@@ -180,6 +188,100 @@ def test_a_loop_that_all_ranks_leave_early_may_begin_again(tmp_path: Path) -> No
     for options in ({}, {"prefetch": 4, "prefetch_bytes": 1}):
         for sizes in run_ranks(leave_early, 2, tmp_path, tmp_path, options):
             assert len(sizes) == 5
+
+
+def loop_within_a_loop(rank: int, folder: Path) -> list[int]:
+    loader = open_loader(folder, prefetch=4, prefetch_bytes=1)
+    first = iter(loader)
+    next(first)
+    within = [batch.number for batch in loader]
+    with pytest.raises(sh.errors.SamplingError, match="this loop over the loader has ended"):
+        next(first)
+    return within
+
+
+def test_a_second_loop_ends_the_first(tmp_path: Path) -> None:
+    cut_homogeneous(tmp_path, 2)
+    for numbers in run_ranks(loop_within_a_loop, 2, tmp_path, tmp_path):
+        assert numbers == [0, 1, 2, 3, 4]
+
+
+def test_an_error_in_a_loop_costs_no_batch_of_a_checkpoint(tmp_path: Path) -> None:
+    cut_homogeneous(tmp_path, 2)
+    loader = open_loader(tmp_path)
+    with contextlib.suppress(KeyboardInterrupt):
+        for batch in loader:
+            if batch.number == 2:
+                raise KeyboardInterrupt
+    other = open_loader(tmp_path)
+    other.load_state_dict(loader.state_dict())
+    assert [batch.number for batch in other] == [3, 4]
+
+
+def test_a_position_that_was_loaded_stays(tmp_path: Path) -> None:
+    cut_homogeneous(tmp_path, 2)
+    loader = open_loader(tmp_path)
+    loop = iter(loader)
+    next(loop)
+    loader.load_state_dict({**loader.state_dict(), "epoch": 4, "step": 3})
+    with pytest.raises(sh.errors.SamplingError, match="load_state_dict set its position"):
+        next(loop)
+    del loop
+    assert position_of(loader) == (4, 3)
+    assert [batch.number for batch in loader] == [3, 4]
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"seed": 4}, "a loader's seed: it has 3, and here is 4"),
+        ({"batch_size": 8}, "a loader's batch_size: it has 7, and here is 8"),
+        ({"shuffle": False}, "a loader's shuffle"),
+        ({"drop_last": True}, "a loader's drop_last"),
+        ({"seeds": torch.arange(30)}, "a loader's seeds: it has 30 \\("),
+    ],
+)
+def test_a_state_of_another_loader_is_refused(tmp_path: Path, change: dict, said: str) -> None:
+    cut_homogeneous(tmp_path, 2)
+    state = open_loader(tmp_path).state_dict()
+    with pytest.raises(sh.errors.CheckpointError, match=said):
+        open_loader(tmp_path, **change).load_state_dict(state)
+
+
+def test_a_state_of_other_parts_or_of_no_batch_is_refused(tmp_path: Path) -> None:
+    for name, method in (("a", "stream"), ("b", "range")):
+        cut_homogeneous(tmp_path / name, 2, method=method)
+    seeds = torch.arange(60)
+    one, other = (open_loader(tmp_path / name, seeds) for name in ("a", "b"))
+    with pytest.raises(sh.errors.CheckpointError, match="a loader's numbering"):
+        other.load_state_dict(one.state_dict())
+    for wrong in ({"step": 9}, {"step": -1}, {"epoch": None}):
+        with pytest.raises(sh.errors.CheckpointError, match="a loader's position: it has step"):
+            one.load_state_dict({**one.state_dict(), **wrong})
+    with pytest.raises(sh.errors.CheckpointError, match="a loader's seed: it has None"):
+        one.load_state_dict({})
+
+
+def wait_for_a_slow_loop(rank: int, folder: Path, waits: Path) -> int:
+    """Rank 1 has much room and rank 0 none; rank 0's loop goes on when rank 1 has what it can have."""
+    loader = open_loader(folder, opened={"timeout_seconds": 2.0}, batch_size=4, prefetch=3)
+    real = loader.features.count_bytes
+    loader.features.count_bytes = lambda asks: real(asks) * (1 if rank else 10**12)  # type: ignore[method-assign]
+    count = 0
+    for _ in loader:
+        if count == 0 and rank == 1:
+            loader._line.submit("what was asked for", lambda _: None).result()
+            waits.touch()
+        while count == 0 and rank == 0 and not waits.exists():
+            loader._line.submit("what was asked for", lambda _: None).result()
+        count += 1
+    return count
+
+
+def test_a_rank_with_room_does_not_wait_for_one_without(tmp_path: Path) -> None:
+    cut_homogeneous(tmp_path / "parts", 2)
+    counts = run_ranks(wait_for_a_slow_loop, 2, tmp_path, tmp_path / "parts", tmp_path / "waits")
+    assert counts == [8, 8]
 
 
 def differ(rank: int, folder: Path) -> None:
@@ -210,7 +312,7 @@ def test_a_loader_goes_on_with_another_number_of_ranks(tmp_path: Path) -> None:
     expected = [[sorted(labels) for labels, *_ in epoch] for epoch in see_alone(tmp_path)]
     begun = run_ranks(go_on, 4, tmp_path, tmp_path, None)
     state = begun[0][1]
-    assert state == {"epoch": 0, "step": 2, "seed": 3}
+    assert (state["epoch"], state["step"], state["seed"]) == (0, 2, 3)
     ended = run_ranks(go_on, 2, tmp_path, tmp_path, state)
     for found, wanted in (
         ([seen for seen, _ in begun], expected[0][:2]),

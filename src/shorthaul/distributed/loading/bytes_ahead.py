@@ -1,44 +1,31 @@
-"""How much memory batches may hold that were made ahead of the one that is trained on.
+"""How many batches are made ahead of the one that is trained on, within a memory: the same on all ranks.
 
->>> ahead = BytesAhead(100)
->>> ahead.take(80)
->>> ahead.held_bytes
-80
->>> ahead.give_back(80)
->>> ahead.take(120)  # one batch is always let through
+>>> count_ahead([80, 30, 20], most_bytes=100, prefetch=3)  # the next one, and those that fit beside it
+1
+>>> count_ahead([60, 30, 20], most_bytes=100, prefetch=3)
+2
+>>> count_ahead([120, 1], most_bytes=100, prefetch=3)  # one is always allowed
+1
+
+A rank that had room would otherwise exchange rows with one that has none, and wait until that one's loop goes on,
+however long that takes. So ranks tell each other sizes, and count with the largest.
 """
 
 from __future__ import annotations
 
-import threading
+import itertools
+from collections.abc import Sequence
+
+from shorthaul.distributed.ranks.wire import Wire
 
 
-class BytesAhead:
-    """Whoever wants more than is left waits until the loop has taken a batch, or does not want them any more."""
+def count_ahead(sizes: Sequence[int], most_bytes: int, prefetch: int) -> int:
+    """How many of the batches to come, whose bytes are `sizes`, may be made now."""
+    sums = itertools.accumulate(sizes[:prefetch])
+    fitting = sum(1 for _ in itertools.takewhile(lambda total: total <= most_bytes, sums))
+    return max(fitting, min(1, prefetch))
 
-    def __init__(self, most_bytes: int) -> None:
-        self.most_bytes = most_bytes
-        self.held_bytes = 0
-        self._is_open = False
-        self._changed = threading.Condition()
 
-    def take(self, count_bytes: int) -> None:
-        """Wait for room, and take it."""
-        with self._changed:
-            while self.held_bytes and self.held_bytes + count_bytes > self.most_bytes:
-                if self._is_open:
-                    return
-                self._changed.wait()
-            self.held_bytes += count_bytes
-
-    def give_back(self, count_bytes: int) -> None:
-        """A batch was taken."""
-        with self._changed:
-            self.held_bytes -= count_bytes
-            self._changed.notify_all()
-
-    def open(self) -> None:
-        """Let everything through: nobody wants the batches any more."""
-        with self._changed:
-            self._is_open = True
-            self._changed.notify_all()
+def agree_on_sizes(wire: Wire, own: Sequence[int]) -> list[int]:
+    """The largest size on any rank of each batch to come."""
+    return [max(each) for each in zip(*wire.gather_numbers(own), strict=True)] if own else []

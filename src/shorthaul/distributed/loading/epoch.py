@@ -1,4 +1,7 @@
-"""One epoch of one rank: samples drawn in one thread, rows fetched on the loader's line, in order."""
+"""One epoch of one rank: samples drawn in one thread, rows fetched on the loader's line, in order.
+
+How far ahead that is depends on numbers that all ranks have agreed on, and so never on one rank alone.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ from dataclasses import dataclass
 
 import torch
 
-from shorthaul.distributed.loading.bytes_ahead import BytesAhead
+from shorthaul.distributed.loading.bytes_ahead import agree_on_sizes, count_ahead
 from shorthaul.distributed.loading.feature_tables import FeatureTables, TypeAsk
 from shorthaul.distributed.loading.rank_batch import RankBatch
 from shorthaul.distributed.loading.schedule import Schedule, share_out
@@ -45,22 +48,24 @@ class Epoch:
         labels: DistributedTable | None,
         drawing: Worker,
         look_ahead: int,
+        prefetch: int,
         ahead_bytes: int,
     ) -> None:
         self.schedule, self.number, self.parts = schedule, number, parts
         self.sampler, self.features, self.labels = sampler, features, labels
-        self.look_ahead, self.first_step = look_ahead, first_step
+        self.first_step, self.prefetch, self.ahead_bytes = first_step, prefetch, ahead_bytes
+        self.look_ahead = max(look_ahead, prefetch)
+        self.is_abandoned = False  # another loop, or another position of the loader, took its place
         self._drawing = drawing
         self._order = schedule.order(number)
         self._drawn: dict[int, Future[tuple[NeighborSample, int]]] = {}
         self._next_draw = self._next_expected = first_step
         self._expected: dict[int, Expected] = {}
-        self._ahead = BytesAhead(ahead_bytes)
-        self._sizes: dict[int, int] = {}
+        self._sizes: dict[int, list[int]] = {}  # by step, of the batches after it
 
-    def draw_until(self, stop: int) -> None:
-        """Have samples drawn up to a step, in the thread that draws."""
-        while self._next_draw < min(stop, self.schedule.steps):
+    def draw_for(self, step: int) -> None:
+        """Have all samples drawn that `complete` of a step looks at, in the thread that draws."""
+        while self._next_draw < min(step + self.look_ahead + 1, self.schedule.steps):
             job = functools.partial(self._draw, self._next_draw)
             self._drawn[self._next_draw] = self._drawing.submit(job)
             self._next_draw += 1
@@ -73,9 +78,6 @@ class Epoch:
             self._expected[self._next_expected] = self._expect(self._next_expected)
             self._next_expected += 1
         expected = self._expected.pop(step)
-        size_bytes = self.features.count_bytes(expected.asks)
-        self._ahead.take(size_bytes)
-        self._sizes[step] = size_bytes
         if not self.features.tables:
             this = Round("batches", round_number, self.parts.described)
             announce(wire, this, [], expected.problem)
@@ -84,6 +86,9 @@ class Epoch:
         )
         sample = expected.sample
         assert sample is not None  # or the first round had raised
+        stop = min(step + self.prefetch + 1, self.schedule.steps)
+        coming = [self._expected[each].asks for each in range(step + 1, stop)]
+        self._sizes[step] = agree_on_sizes(wire, [*map(self.features.count_bytes, coming)])
         return RankBatch(
             step,
             sample.seeds,
@@ -96,13 +101,9 @@ class Epoch:
             ranks=self.parts.ranks,
         )
 
-    def hand_out(self, step: int) -> None:
-        """The loop takes the batch of a step."""
-        self._ahead.give_back(self._sizes.pop(step))
-
-    def abandon(self) -> None:
-        """Nobody will take what is still to come."""
-        self._ahead.open()
+    def count_ahead(self, step: int) -> int:
+        """How many batches after that of a step, which is there, may be made while it is trained on."""
+        return count_ahead(self._sizes.pop(step), self.ahead_bytes, self.prefetch)
 
     def _draw(self, step: int) -> tuple[NeighborSample, int]:
         seeds = self.schedule.batch(self._order, step)

@@ -7,7 +7,7 @@ import hashlib
 from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 
@@ -20,13 +20,20 @@ from shorthaul.distributed.parts import Parts
 from shorthaul.distributed.ranks.agreement import require_equal
 from shorthaul.distributed.ranks.worker import Worker
 from shorthaul.distributed.tables.distributed_table import DistributedTable
-from shorthaul.errors import SamplingError
+from shorthaul.errors import CheckpointError, SamplingError
 from shorthaul.graphs import NeighborSampler
 from shorthaul.graphs.sampling.fan_outs import FanOut
 from shorthaul.jit.outside_graphs import outside_graphs
 from shorthaul.units import parse_bytes
 
 _SAME = "Make the loader with the same arguments on every rank."
+_SAME_LOADER = (
+    "Make the loader with the arguments that it had, of the same parts, or begin without it."
+)
+_ANOTHER_LOOP = (
+    "this loop over the loader has ended: another one began, or load_state_dict set its position.\n"
+    "  Make a loader for each of two loops that take turns."
+)
 
 
 class MiniBatchLoader:
@@ -60,8 +67,8 @@ class MiniBatchLoader:
         seed: Of every random choice (default 0).
         drop_last: Whether a smaller last batch is left out (default False).
         prefetch: Batches made ahead (default 2); 0 makes each when it is asked for.
-        prefetch_bytes: Memory for the rows of batches made ahead; one is always allowed (default
-            `"1GiB"`).
+        prefetch_bytes: Memory for the rows of batches made ahead, as the rank with the largest needs it;
+            one is always allowed (default `"1GiB"`).
         look_ahead: Batches drawn ahead to know which rows of other ranks are worth keeping (default
             8).
         kept_bytes: Memory for rows of other ranks that coming batches will ask for again (default
@@ -110,21 +117,35 @@ class MiniBatchLoader:
         self._rounds = 0  # of all epochs: what keeps the ranks in step
         self.epoch = 0  # the next one, or the one that goes on
         self.step = 0  # the next batch of it
-        self._require_agreement(shuffle=shuffle, drop_last=drop_last)
+        self._live: Epoch | None = None  # of the loop that goes on
+        self._is_inside = (
+            False  # whether a loop over this loader brought it into the midst of an epoch
+        )
+        self._described = self._describe(bool(shuffle), bool(drop_last))
+        self._require_agreement()
 
-    def _require_agreement(self, **switches: bool) -> None:
-        """Raise on every rank unless all have the same arguments."""
+    def _describe(self, shuffle: bool, drop_last: bool) -> dict[str, int | str]:
+        """What decides which batch is the next; a checkpoint that says otherwise is of another loader."""
         digest = hashlib.sha256(self.seeds.numpy().tobytes()).hexdigest()[:8]
+        return {
+            "seed": self.sampler.seed,
+            "seeds": f"{len(self.seeds):,} ({digest})",
+            "batch_size": self.batch_size,
+            "shuffle": shuffle,
+            "drop_last": drop_last,
+            "numbering": self.parts.manifest.numbering,
+        }
+
+    def _require_agreement(self) -> None:
+        """Raise on every rank unless all have the same arguments."""
         tables = [each.name for each in self.features.tables.values()]
         facts = {
-            "seeds": f"{len(self.seeds):,} ({digest})",
+            **self._described,
             "fan_outs": self.sampler.fan_outs,
-            "batch_size": self.batch_size,
-            "seed": self.sampler.seed,
             "features": tables,
             "labels": None if self.labels is None else self.labels.name,
             "prefetch": self.prefetch,
-            **switches,
+            "prefetch_bytes": self.prefetch_bytes,
         }
         told = ", ".join(f"{name} {value}" for name, value in facts.items())
         self._line.run(
@@ -136,45 +157,70 @@ class MiniBatchLoader:
         return self._schedule.steps
 
     def __iter__(self) -> Iterator[RankBatch]:
-        return self._iterate(self.epoch, self.step)
-
-    def state_dict(self) -> dict[str, int]:
-        """Where the loader is, to go on from there on any number of ranks: what comes next."""
-        return {"epoch": self.epoch, "step": self.step, "seed": self.sampler.seed}
-
-    def load_state_dict(self, state: dict[str, int]) -> None:
-        """Go on where another loader, made with the same arguments, was.
-
-        Args:
-            state: What its `state_dict` gave.
-        """
-        if state["seed"] != self.sampler.seed:
-            raise SamplingError(
-                f"the state is of a loader with seed {state['seed']}, this one has {self.sampler.seed}."
-            )
-        self.epoch, self.step = state["epoch"], state["step"]
-
-    def _iterate(self, number: int, first: int) -> Iterator[RankBatch]:
-        steps = len(self)
-        epoch = Epoch(
+        """The rest of the epoch after `load_state_dict`, otherwise a whole one; ends other loops over this."""
+        self._abandon()
+        if self._is_inside:  # of an epoch that a loop was left in
+            self.epoch, self.step, self._is_inside = self.epoch + 1, 0, False
+        self._live = Epoch(
             self._schedule,
-            number,
-            first,
+            self.epoch,
+            self.step,
             self.parts,
             self.sampler,
             self.features,
             self.labels,
             self._drawing,
             self.look_ahead,
+            self.prefetch,
             self.prefetch_bytes,
         )
+        return self._iterate(self._live)
+
+    def state_dict(self) -> dict[str, int | str]:
+        """Where the loader is, to go on from there on any number of ranks: what comes next.
+
+        In a loop that was left, by `break` or by an error, that is the rest of its epoch.
+        """
+        return {"epoch": self.epoch, "step": self.step, **self._described}
+
+    def load_state_dict(self, state: dict[str, int | str]) -> None:
+        """Go on where another loader, made with the same arguments, was; ends loops over this one.
+
+        Args:
+            state: What its `state_dict` gave.
+        """
+        for name, mine in self._described.items():
+            if state.get(name) != mine:
+                raise CheckpointError(f"a loader's {name}", state.get(name), mine, _SAME_LOADER)
+        epoch, step = state.get("epoch"), state.get("step")
+        if not (_is_count(epoch) and _is_count(step) and step < max(1, len(self))):
+            raise CheckpointError(
+                "a loader's position",
+                f"step {step} of epoch {epoch}",
+                f"{len(self):,} steps in each epoch",
+                _SAME_LOADER,
+            )
+        self._abandon()
+        self.epoch, self.step, self._is_inside = epoch, step, False
+
+    def _abandon(self) -> None:
+        """End the loop that goes on.
+
+        What all ranks were asked for takes place, so that they stay in step; nobody keeps it.
+        """
+        if self._live is not None:
+            self._live.is_abandoned = True
+            self._live = None
+
+    def _iterate(self, epoch: Epoch) -> Iterator[RankBatch]:
+        number, steps = epoch.number, len(self)
         batches: deque[Future[RankBatch]] = deque()
-        asked = first
+        asked = epoch.first_step
 
         def ask_until(stop: int) -> None:
             nonlocal asked
             while asked < min(stop, steps):
-                epoch.draw_until(asked + self.look_ahead + 1)
+                epoch.draw_for(asked)
                 job = functools.partial(epoch.complete, step=asked, round_number=self._rounds)
                 where = f"batch {asked:,} of epoch {number:,}"
                 batches.append(self._line.submit(where, job))
@@ -182,18 +228,20 @@ class MiniBatchLoader:
                 asked += 1
 
         try:
-            for step in range(first, steps):
-                ask_until(step + 1 + self.prefetch)
+            for step in range(epoch.first_step, steps):
+                if epoch.is_abandoned:
+                    raise SamplingError(_ANOTHER_LOOP)
+                ask_until(step + 1)
                 batch = batches.popleft().result()
-                epoch.hand_out(step)
-                self.epoch, self.step = (number, step + 1) if step + 1 < steps else (number + 1, 0)
+                ask_until(step + 1 + epoch.count_ahead(step))
+                is_last = step + 1 == steps
+                self.epoch, self.step = (number + 1, 0) if is_last else (number, step + 1)
+                self._is_inside = not is_last
                 yield batch if self.device is None else _moved(batch, self.device)
                 del batch
         finally:
-            # What all ranks were asked for takes place, so that they stay in step; nobody keeps it.
-            epoch.abandon()
-            if self.epoch == number:
-                self.epoch, self.step = number + 1, 0
+            if self._live is epoch:
+                self._live = None
 
     def __repr__(self) -> str:
         return (
@@ -205,6 +253,10 @@ def _moved(batch: RankBatch, device: torch.device) -> RankBatch:
     moved = batch.to(device)
     assert isinstance(moved, RankBatch)
     return moved
+
+
+def _is_count(value: Any) -> TypeGuard[int]:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
 
 def _read_count(name: str, value: Any, least: int) -> int:

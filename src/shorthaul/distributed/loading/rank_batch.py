@@ -16,7 +16,7 @@ class RankBatch(MiniBatch):
     mean over ranks.
     """
 
-    global_seeds: int = 0  # of all ranks together
+    global_seeds: int = 0  # of all ranks together, each once
     ranks: int = 1  # that share the batch
 
     @property

@@ -40,8 +40,12 @@ class Schedule:
         ]
 
     def batch(self, order: torch.Tensor, step: int) -> torch.Tensor:
-        """The seeds of one step."""
-        return order[step * self.batch_size : (step + 1) * self.batch_size]
+        """The seeds of one step, each once, as `sh.MiniBatchLoader` has them: copies go to no two ranks."""
+        seeds = order[step * self.batch_size : (step + 1) * self.batch_size]
+        distinct, numbers = torch.unique(seeds, return_inverse=True)
+        places = torch.arange(len(seeds), dtype=torch.int64, device="cpu")
+        first = torch.full_like(distinct, len(seeds)).scatter_reduce_(0, numbers, places, "amin")
+        return seeds[first.sort().values]
 
 
 def share_out(owners: torch.Tensor, ranks: int) -> torch.Tensor:

@@ -71,6 +71,13 @@ class Manifest:
         described = json.dumps(asdict(self), sort_keys=True)
         return hashlib.sha256(described.encode()).hexdigest()[:16]
 
+    @property
+    def numbering(self) -> str:
+        """Short words for which node has which number, and in which part: what checkpoints depend on."""
+        originals = [self.files.get(originals_file(each)) for each in self.offsets]
+        described = json.dumps([dict(self.offsets), originals], sort_keys=True)
+        return hashlib.sha256(described.encode()).hexdigest()[:16]
+
     def write(self, folder: Path, asked: str) -> None:
         """Make the folder whole; `asked` tells a later run whether it would write the same."""
         head = {"format": FORMAT, "version": self.version, "asked": asked}
