@@ -1,4 +1,4 @@
-"""What shorthaul does in another way here than it would elsewhere, and why.
+"""Fallbacks taken on this machine, and why.
 
 A missing compiler, io_uring or GPU never changes results in silence: the first time a part takes
 its second-best way it notes it here, which logs it once, and `shorthaul doctor` lists it.

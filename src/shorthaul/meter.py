@@ -299,7 +299,7 @@ class KeptBytes:
         return self._held[0]
 
     def change(self, change_bytes: int) -> None:
-        """There are so many more, or fewer when it is negative."""
+        """Count `change_bytes` more as kept; a negative number counts fewer."""
         self._held[0] += change_bytes
         record_kept(change_bytes, self.why)
 

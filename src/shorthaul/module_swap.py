@@ -1,4 +1,4 @@
-"""A module of a model made to compute in another way, in place, and put back.
+"""Swap a module's class in place, reversibly, so that it computes in another way.
 
 Its class changes and it is given some attributes; parameters, `state_dict`, hooks, the training flag and
 everybody's references to it stay what they are.

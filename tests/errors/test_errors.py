@@ -99,16 +99,16 @@ GOLDEN: dict[ShorthaulError, str] = {
         "rgcn needs `x`.\n  Pass x=<tensor>."
     ),
     CompilerDefectError("rgat", "lower", "`out` reads `tanh`, which nothing has made by then"): (
-        "after `lower`, the compiled layer `rgat` does not hang together: `out` reads `tanh`, which "
+        "after `lower`, the compiled layer `rgat` is inconsistent: `out` reads `tanh`, which "
         "nothing has made by then.\n"
         "  This is a defect of shorthaul, not of the layer: please report it with the layer's text.\n"
-        '  Until it is mended, set `layer.function.backend = "reference"`: plain PyTorch, slower.'
+        '  Until it is fixed, set `layer.function.backend = "reference"`: plain PyTorch, slower.'
     ),
     SecondDerivativeError("rgcn"): (
         "the gradient of the compiled layer `rgcn` was differentiated; it has a first derivative "
         "only.\n"
         '  Set `layer.function.backend = "reference"` for second derivatives: plain PyTorch, slower.\n'
-        "  If one was not meant, leave out create_graph=True."
+        "  If that was not intended, omit create_graph=True."
     ),
     MissingExtraError("triton", "gpu", "compiling for a GPU"): (
         "compiling for a GPU needs the package `triton`, which is not installed.\n"
@@ -280,8 +280,8 @@ GOLDEN: dict[ShorthaulError, str] = {
         "the table x.npy has been closed, and no row of it is read any more.\n"
         "  Open it again, sh.open(path), or call u.close() later."
     ),
-    TableFormatError("x.npy", "it lies in Fortran order", "Write it in C order."): (
-        "x.npy cannot be used as a table: it lies in Fortran order.\n  Write it in C order."
+    TableFormatError("x.npy", "it is stored in Fortran order", "Write it in C order."): (
+        "x.npy cannot be used as a table: it is stored in Fortran order.\n  Write it in C order."
     ),
     UnifiedSourceError("sh.unified", "a CPU tensor", "builtins.list", "Use sh.open(path)."): (
         "sh.unified expected a CPU tensor, got builtins.list.\n  Use sh.open(path)."
@@ -339,7 +339,7 @@ GOLDEN: dict[ShorthaulError, str] = {
         "(avoids=False)."
     ),
     SeedRangeError(120, 3, 100): (
-        "seed 120 at position 3 is no node: the graph has 100, numbered from 0."
+        "seed 120 at position 3 is not a node: the graph has 100, numbered from 0."
     ),
     PartFileError("parts/part-1/paper.features.npy", "the file is missing", "Cut it again."): (
         "parts/part-1/paper.features.npy: the file is missing.\n  Cut it again."

@@ -132,7 +132,7 @@ def test_an_index_that_does_not_exist(tmp_path) -> None:
 
 
 def test_a_folder_without_a_graph(tmp_path) -> None:
-    with pytest.raises(GraphFileError, match=r"graph\.json: is not there: no graph was saved here"):
+    with pytest.raises(GraphFileError, match=r"graph\.json: is missing: no graph was saved here"):
         RelationalGraph.open(tmp_path)
 
 
@@ -142,7 +142,7 @@ def test_what_was_not_saved_to_the_end_is_no_graph(tmp_path) -> None:
     (tmp_path / "relation.npy").mkdir()  # cannot be replaced by a file
     with pytest.raises(OSError, match=r"relation\.npy"):
         some_graph().save(tmp_path)
-    with pytest.raises(GraphFileError, match="or it was not saved to the end"):
+    with pytest.raises(GraphFileError, match="or saving did not finish"):
         RelationalGraph.open(tmp_path)
 
 

@@ -35,7 +35,7 @@ class Clock:
         self.now, self.log = 0.0, []
 
     def candidate(self, name: str, *seconds: float) -> Candidate:
-        """A candidate whose runs take these seconds in turn, the last for ever."""
+        """A candidate whose runs take these seconds in turn, the last forever."""
         durations = itertools.chain(seconds, itertools.repeat(seconds[-1]))
 
         def run() -> None:

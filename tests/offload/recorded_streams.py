@@ -77,7 +77,7 @@ class RecordedStreams:
     def synchronize(self, event: Event) -> None:
         self.log.append(f"host: wait for {event.name}")
         self.run()
-        assert event.is_passed, "the host would wait for ever"
+        assert event.is_passed, "the host would wait forever"
 
     def copy(self, target: torch.Tensor, source: torch.Tensor, stream: Stream) -> None:
         self.log.append(f"{stream.name}: copy")

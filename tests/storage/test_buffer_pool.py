@@ -323,7 +323,7 @@ def test_threads_never_share_a_buffer() -> None:
                 buffer.release()
                 if not bool((view == mark).all()):
                     wrong.append(mark)
-                del view, buffer  # holding on while taking another could wait for ever
+                del view, buffer  # holding on while taking another could wait forever
 
         threads = [threading.Thread(target=work, args=(mark,)) for mark in range(1, 7)]
         for thread in threads:

@@ -13,7 +13,7 @@ from rich.text import Text
 from shorthaul.errors import ShorthaulError
 
 # ok: as good as shorthaul can use it.  warning: works, but slower or by a second-best way.
-# missing: not there, and not needed for the rest.  broken: shorthaul cannot do its work here.
+# missing: not installed, and not needed for the rest.  broken: shorthaul cannot do its work here.
 Status = Literal["ok", "warning", "missing", "broken"]
 
 _COLORS: Mapping[Status, str] = {

@@ -52,7 +52,7 @@ class SeedRangeError(SamplingError, IndexError):
 
     def __init__(self, seed: int, position: int, num_nodes: int) -> None:
         super().__init__(
-            f"seed {seed:,} at position {position:,} is no node: the graph has {num_nodes:,}, "
+            f"seed {seed:,} at position {position:,} is not a node: the graph has {num_nodes:,}, "
             "numbered from 0."
         )
         self.seed, self.position = seed, position

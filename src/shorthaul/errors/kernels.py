@@ -66,7 +66,7 @@ class CompileError(ShorthaulError, RuntimeError):
 class KernelPendingError(ShorthaulError, RuntimeError):
     """A kernel is still being compiled in the background, or did not compile there.
 
-    Layers run by ATen meanwhile; who asks for the kernel alone gets to see it.
+    Layers run by ATen meanwhile: only direct callers of the kernel see this error.
     """
 
     def __init__(self, kernel: str, *, has_failed: bool = False) -> None:

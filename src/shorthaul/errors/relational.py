@@ -31,15 +31,15 @@ class LayerArgumentError(ShorthaulError, ValueError, TypeError):
 
 
 class CompilerDefectError(ShorthaulError, RuntimeError):
-    """The compiler of relational layers made something that does not hang together: a defect of shorthaul."""
+    """The compiler of relational layers made something inconsistent: a defect of shorthaul."""
 
     def __init__(self, layer: str, stage: str, problem: str, line: object = None) -> None:
         where = f"\n  {line}" if line is not None else ""
         super().__init__(
-            f"after `{stage}`, the compiled layer `{layer}` does not hang together: {problem}.{where}\n"
+            f"after `{stage}`, the compiled layer `{layer}` is inconsistent: {problem}.{where}\n"
             "  This is a defect of shorthaul, not of the layer: please report it with the layer's "
             "text.\n"
-            '  Until it is mended, set `layer.function.backend = "reference"`: plain PyTorch, slower.'
+            '  Until it is fixed, set `layer.function.backend = "reference"`: plain PyTorch, slower.'
         )
 
 
@@ -52,5 +52,5 @@ class SecondDerivativeError(ShorthaulError, NotImplementedError):
             "derivative only.\n"
             '  Set `layer.function.backend = "reference"` for second derivatives: plain PyTorch, '
             "slower.\n"
-            "  If one was not meant, leave out create_graph=True."
+            "  If that was not intended, omit create_graph=True."
         )

@@ -230,7 +230,7 @@ class RelationalGraph:
         that were built so far, and `target`, where it is left out.
 
         Args:
-            folder: Where to write; made if it is not there.
+            folder: Where to write; created if missing.
             indexes: Some of `relation`, `target`, `source`, `pairs_source` and `pairs_target`; None
                 (default) for those that were built so far, and `target`.
         """

@@ -206,7 +206,7 @@ def _read_description(folder: Path) -> dict[str, Any]:
         described = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
         raise GraphFileError(
-            path, None, "is not there: no graph was saved here, or it was not saved to the end."
+            path, None, "is missing: no graph was saved here, or saving did not finish."
         ) from error
     except (OSError, ValueError) as error:
         raise GraphFileError(path, None, f"cannot be read: {error}.") from error

@@ -1,4 +1,4 @@
-"""Offloading for the time of one training, in whoever's loop: the part that all hosts share.
+"""Offloading for one training run: the part that all host integrations share.
 
 A host begins it when parameters and optimizers exist, runs each step through it, and ends it, also after
 an exception. Between two trainings nothing is open.

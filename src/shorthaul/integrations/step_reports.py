@@ -1,4 +1,4 @@
-"""A report every so many steps of a training, as a line of JSON in a file: for jobs that last.
+"""A report every N steps of a training run, as a line of JSON in a file: for long jobs.
 
 A line is whole or not there: each is one write to the end of the file, so what is read while the job
 runs, or after it was killed, is valid.

@@ -229,7 +229,7 @@ def find_loaded(key: KernelKey) -> Kernel | None:
 
 
 def find_kernel(source: CppSource, toolchain: Toolchain, cache: KernelCache) -> Kernel:
-    """The kernel from the cache, compiled now if it is not there.
+    """The kernel from the cache, compiled now if it is missing.
 
     Args:
         source: The kernel's text, functions and flags.

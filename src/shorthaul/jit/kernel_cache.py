@@ -90,7 +90,7 @@ class KernelCache:
         self.limit_bytes = settings.cache_limit_bytes if limit_bytes is None else limit_bytes
 
     def find_or_build(self, source: CppSource, toolchain: Toolchain) -> CacheEntry:
-        """The entry for `source`, compiled now if it is not there or not whole.
+        """The entry for `source`, compiled now if it is missing or damaged.
 
         In a directory that cannot be written to, it is compiled in a private temporary one instead.
 

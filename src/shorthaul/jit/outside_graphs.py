@@ -23,7 +23,7 @@ def outside_graphs(function: Function) -> Function:
     marked._torchdynamo_disable_msg = REASON
     frames: Any = torch._dynamo.eval_frame
     skip = getattr(frames, "FrameAction", None)
-    if skip is not None:  # without it, frames are traced in vain: slower, and no less right
+    if skip is not None:  # without it, frames are traced for nothing: slower, and no less right
         strategy = frames.FrameExecStrategy(skip.SKIP, skip.SKIP)
         frames.set_code_exec_strategy(marked.__code__, strategy)
     return function

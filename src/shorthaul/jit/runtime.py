@@ -110,7 +110,7 @@ _limits = threading.local()
 
 @contextlib.contextmanager
 def limited_threads(most: int) -> Iterator[None]:
-    """Kernels called by this Python thread use at most so many threads: work beside other work.
+    """Limit the kernels that this Python thread calls to `most` threads: work beside other work.
 
     >>> with limited_threads(1):
     ...     kernel_threads()

@@ -124,7 +124,7 @@ def _find_toolchain(cxx: str, path: str) -> Toolchain:
 
 
 def _candidates(cxx: str, path: str) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """What to look for and the command that starts it, which is empty where it is not there."""
+    """What to look for and the command that starts it, empty where there is none."""
     if cxx.strip():
         try:
             program, *arguments = shlex.split(cxx)

@@ -300,7 +300,7 @@ class ActivationOffload(contextlib.ContextDecorator):
                 return None
 
     def _measure_disk_by(self, length_bytes: int) -> Disk | None:
-        """Write and read so many bytes, or as many as the disk has room for."""
+        """Write and read that many bytes, or as many as the disk has room for."""
         store = self.store
         slots: Slots = ()
         while not slots:

@@ -211,7 +211,7 @@ class BufferPool(Closing):
         _pools.add(self)
 
     def _start_afresh(self) -> None:
-        # One taker at a time looks for room, so that a large request is not overtaken for ever.
+        # One taker at a time looks for room, so that a large request is not overtaken forever.
         self._turn = PatientLock()
 
     @property
@@ -384,7 +384,7 @@ _pools: weakref.WeakSet[BufferPool] = weakref.WeakSet()
 
 
 def _start_pools_afresh() -> None:
-    # A lock held by another thread at the fork would be held for ever in the child.
+    # A lock held by another thread at the fork would be held forever in the child.
     for pool in list(_pools):
         pool._start_afresh()
 

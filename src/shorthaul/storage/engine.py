@@ -423,7 +423,7 @@ class StorageEngine(Closing):
 
     @abstractmethod
     def pause(self) -> None:
-        """Before a fork: start nothing more, and wait for what runs, though not for ever."""
+        """Before a fork: start nothing more, and wait for what runs, though not forever."""
 
     @abstractmethod
     def resume(self) -> None:

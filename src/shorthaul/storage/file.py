@@ -322,7 +322,7 @@ def _closing_on_error(descriptor: int) -> Iterator[None]:
 
 
 def _start_afresh() -> None:
-    # Held by another thread at the fork, it would be held for ever in the child.
+    # Held by another thread at the fork, it would be held forever in the child.
     global _requests_lock
     _requests_lock = threading.Lock()
 

@@ -222,7 +222,7 @@ class QueueEngine(StorageEngine):
     def _step(self, job: Job) -> int:
         if job.request.batch is None:
             return self.piece_bytes
-        return max(1, min(self.piece_ranges, job.total // self.depth))  # work for every thread
+        return max(1, min(self.piece_ranges, job.total // self.depth))  # work forevery thread
 
     # Running
 
@@ -372,7 +372,7 @@ class QueueEngine(StorageEngine):
         return EngineClosedError(f"the {self.name} engine was closed before this request was done")
 
     def pause(self) -> None:
-        """Start nothing more, and wait for what runs, though not for ever."""
+        """Start nothing more, and wait for what runs, though not forever."""
         with self._lock:
             self._is_paused = True
             self._quiet.wait_for(lambda: self._running == 0, PAUSE_LIMIT_SECONDS)

@@ -388,7 +388,7 @@ class UringEngine(StorageEngine):
                 self._settle(number)
 
     def pause(self) -> None:
-        """Start nothing more, and wait for what runs, though not for ever."""
+        """Start nothing more, and wait for what runs, though not forever."""
         if self._ring is not None and not self._is_closed:
             self._library.ring_pause(self._ring, round(PAUSE_LIMIT_SECONDS * 1e9))
 

@@ -263,7 +263,7 @@ def test_both_directions() -> None:
         (lambda: object(), "object has no sampler that could be replaced"),
         (
             lambda: NeighborLoader(homogeneous(), [2], subgraph_type="induced"),
-            "subgraph_type='induced' is not there",
+            "subgraph_type='induced' is not supported",
         ),
     ],
 )

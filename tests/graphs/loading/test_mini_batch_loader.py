@@ -295,7 +295,7 @@ def test_batches_move_to_a_device(graph: RelationalGraph, features: torch.Tensor
         ({"features": {"person": torch.ones(1)}}, "there is no node type 'person'"),
         ({"labels": {}}, "labels must be those of one node type"),
         ({"labels": torch.ones(2)}, "labels must have a row for each"),
-        ({"seeds": ("node", [NODES])}, "is no node: there are 3,000 of type `node`"),
+        ({"seeds": ("node", [NODES])}, "is not a node: there are 3,000 of type `node`"),
         ({"fan_outs": [{"hates": 1}]}, "no relation"),
     ],
 )

@@ -206,7 +206,7 @@ def test_no_seeds_and_no_hops() -> None:
 @pytest.mark.parametrize("seeds", [[0, 60], [3, -1], torch.tensor([2**40])])
 def test_seeds_out_of_range_are_named(seeds: object) -> None:
     graph = random_graph(dtype=torch.int32)
-    with pytest.raises(SeedRangeError, match=r"is no node: the graph has 60") as caught:
+    with pytest.raises(SeedRangeError, match=r"is not a node: the graph has 60") as caught:
         NeighborSampler(graph, [3]).sample(seeds)
     assert isinstance(caught.value, IndexError)
     assert caught.value.position == len(seeds) - 1
@@ -290,7 +290,7 @@ def test_a_forked_child_draws_with_threads_that_were_asked_for() -> None:
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
-        signal.alarm(60)  # a team without threads would be waited for for ever
+        signal.alarm(60)  # a team without threads would be waited for forever
         found = sampler.sample(range(2000), number=3, threads=2)
         os.write(writer, b"same" if same_samples(found, expected) == "" else b"not")
         os._exit(0)

@@ -128,14 +128,14 @@ def indexes_a_value(g, x: X):
     return n.out
 
 
-@_wrong("no number.*use the language's functions")
+@_wrong("cannot become a number.*use the language's functions")
 def asks_for_a_float(g, x: X):
     for n in g.nodes():
         n.out = n.x * math.exp(n.x)
     return n.out
 
 
-@_wrong("no number")
+@_wrong("cannot become a number")
 def asks_for_a_length(g, x: X):
     for n in g.nodes():
         n.out = n.x / len(n.x)

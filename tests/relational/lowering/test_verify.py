@@ -1,4 +1,4 @@
-"""What does not hang together is found, and the stage that made it is named."""
+"""What is inconsistent is found, and the stage that made it is named."""
 
 from dataclasses import replace
 

@@ -85,13 +85,13 @@ class TestGivenMemory:
     )
     def test_memory_of_the_table_is_refused(self, overlap):
         table = make_table()
-        with pytest.raises(RowArgumentError, match="memory apart from the table"):
+        with pytest.raises(RowArgumentError, match="memory that does not overlap the table"):
             self.gather(table, overlap(table))
         assert torch.equal(table, make_table())
 
     def test_memory_of_the_ids_is_refused(self):
         ids = torch.tensor([1, 0])
-        with pytest.raises(RowArgumentError, match="memory apart from the table"):
+        with pytest.raises(RowArgumentError, match="memory that does not overlap the table"):
             sh.unified(torch.arange(6)).gather(ids, out=ids)
         assert ids.tolist() == [1, 0]
 
@@ -152,5 +152,5 @@ class TestGivenMemory:
         before = buffer._version
         call(buffer)
         assert buffer._version > before
-        with pytest.raises(RowArgumentError, match="memory apart from the table"):
+        with pytest.raises(RowArgumentError, match="memory that does not overlap the table"):
             call(table.stored.values[:2])

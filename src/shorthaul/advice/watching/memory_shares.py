@@ -52,7 +52,7 @@ class MemoryShares:
         return self.memory_bytes - self.temporary_bytes - self.fixed_bytes
 
     def least_bytes(self, activation_bytes: int) -> int:
-        """The memory of a process in which so many bytes of activations fit.
+        """The memory that a process needs for `activation_bytes` of activations.
 
         >>> shares = MemoryShares(100, resident_bytes=40, gradient_bytes=10, optimizer_bytes=20)
         >>> shares.budget_bytes, shares.least_bytes(20), shares.least_bytes(29)
@@ -68,7 +68,7 @@ class MemoryShares:
         return self.budget_bytes
 
     def error(self, activation_bytes: int) -> ProcessMemoryError:
-        """What to say when so many bytes of activations are needed at once and do not fit."""
+        """What to say when the activations that are needed at once do not fit."""
         parts = {
             "resident now": self.resident_bytes,
             "gradients": self.gradient_bytes,

@@ -133,7 +133,7 @@ def list_fallbacks() -> tuple[Finding, ...]:
 
 
 def find_version(package: str) -> str | None:
-    """The version of an installed package, without importing it; `None` if it is not there."""
+    """The version of an installed package, without importing it; `None` if it is missing."""
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:

@@ -114,7 +114,7 @@ def _require_nodes(ids: torch.Tensor, count: int, of: str) -> None:
     if len(wrong):
         at = int(wrong[0])
         raise PartitionError(
-            f"seed {int(ids[at]):,} at position {at:,} is no node: there are {count:,} of {of}, "
+            f"seed {int(ids[at]):,} at position {at:,} is not a node: there are {count:,} of {of}, "
             "numbered from 0."
         )
 

@@ -42,7 +42,7 @@ class DGLFeatures:
             self.tables = _as_table(values, "features")
 
     def requires_ddp(self) -> bool:
-        """Never: every process reads the table by itself."""
+        """Never: each process reads the table on its own."""
         return False
 
     def fetch(

@@ -176,10 +176,10 @@ def _require_known(theirs: Any) -> None:
         )
     if theirs.subgraph_type is pyg.base.SubgraphType.induced:
         raise SamplingError(
-            "subgraph_type='induced' is not there: use 'directional' or 'bidirectional'."
+            "subgraph_type='induced' is not supported: use 'directional' or 'bidirectional'."
         )
     if theirs.sample_direction != "forward":
-        raise SamplingError("sample_direction='backward' is not there: reverse the edges.")
+        raise SamplingError("sample_direction='backward' is not supported: reverse the edges.")
 
 
 def _read_graph(data: Any, *, is_hetero: bool) -> RelationalGraph:

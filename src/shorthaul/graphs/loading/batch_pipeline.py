@@ -71,7 +71,7 @@ class BatchPipeline(Generic[Drawn, Batch]):
             ),
         )
         _running.add(self)
-        # Whoever forgets a pipeline leaves no thread waiting for ever.
+        # Whoever forgets a pipeline leaves no thread waiting forever.
         weakref.finalize(self, _close_channels, self._drawn, self._batches)
         for thread in self._threads:
             thread.start()

@@ -165,7 +165,7 @@ def _read_seeds(graph: RelationalGraph, seeds: Any) -> torch.Tensor:
         wrong = ((ids < 0) | (ids >= len(of_type))).nonzero()
         if wrong.numel():
             raise SamplingError(
-                f"seed {int(ids[wrong[0, 0]]):,} at position {int(wrong[0, 0]):,} is no node: there "
+                f"seed {int(ids[wrong[0, 0]]):,} at position {int(wrong[0, 0]):,} is not a node: there "
                 f"are {len(of_type):,} of type `{seeds[0]}`, numbered from 0."
             )
         return ids + of_type.start

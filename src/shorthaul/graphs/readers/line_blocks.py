@@ -22,7 +22,7 @@ from shorthaul.settings import settings
 _log = logging.getLogger("shorthaul")
 
 BLOCK_BYTES = 4 * 2**20
-_COUNT_DIGITS = 18  # any number of so many fits an int64
+_COUNT_DIGITS = 18  # any number of this many digits fits an int64
 _GZIP_MAGIC = b"\x1f\x8b"
 
 

@@ -128,7 +128,7 @@ def _gather(plans: Iterable[Callable[[], object]], mode: str) -> tuple[bool, lis
 
 
 def load_plans(plans: Sequence[Callable[[], object]]) -> None:
-    """Have every kernel of some plans, those that are not there compiled several at a time.
+    """Have every kernel of some plans, compiling the missing ones several at a time.
 
     Args:
         plans: Functions that load kernels, and do nothing else.
@@ -141,7 +141,7 @@ def load_plans(plans: Sequence[Callable[[], object]]) -> None:
 
 
 def load_kernels(sources: Sequence[CppSource]) -> list[Kernel]:
-    """The kernels of all sources, those that are not there compiled several at a time.
+    """The kernels of all sources, compiling the missing ones several at a time.
 
     Args:
         sources: In the order of the result.

@@ -1,4 +1,4 @@
-"""A progress bar for who waits, where `settings.progress` wants one and somebody looks."""
+"""A progress bar for blocking waits, where `settings.progress` and the terminal allow one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Kernels are launched on the current device: whoever launches makes that the one of the tensors."""
+"""Make the tensors' device current around a launch: kernels start on the current device."""
 
 from __future__ import annotations
 

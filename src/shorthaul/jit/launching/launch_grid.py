@@ -15,7 +15,7 @@ MOST_PROGRAMS = 2**31 - 1
 
 
 def flat_grid(kernel: str, *sizes: int) -> tuple[int]:
-    """The grid of a launch with so many programs along each of its directions.
+    """The grid of a launch with the given number of programs along each direction.
 
     >>> flat_grid("a kernel", 3, 4, 5)
     (60,)

@@ -51,7 +51,7 @@ class Drives:
         return self.endurance.daily_bytes is not None
 
     def refusal(self, length_bytes: int) -> str | None:
-        """Why so many bytes may not be written to one of them today; `None` when they may."""
+        """Why `length_bytes` may not be written to one of them today; `None` when they may."""
         return next((found for each in self._limits if (found := each.refusal(length_bytes))), None)
 
     def limits_per_step(self, step_seconds: float) -> tuple[int | None, ...]:

@@ -289,7 +289,7 @@ class WearLimit:
     def __init__(self, endurance: Endurance, ledger: WriteLedger) -> None:
         self.endurance, self.ledger = endurance, ledger
         self._saved = Written()  # what the ledger held last
-        self._tried_bytes = 0  # unsaved when the ledger was last tried in vain
+        self._tried_bytes = 0  # unsaved when writing the ledger last failed
         self._told_on = ""  # the day on which it was last said that the limit is used up
         try:
             self._saved = ledger.read() if endurance.daily_bytes is None else ledger.add(0)
@@ -311,7 +311,7 @@ class WearLimit:
         return self.endurance.bytes_left_today(self._saved.by_day.get(today, 0) + unsaved_bytes)
 
     def refusal(self, length_bytes: int) -> str | None:
-        """Why so many bytes may not be written today, logged once a day; `None` when they may."""
+        """Why that many bytes may not be written today, logged once a day; `None` when they may."""
         left_bytes = self.left_bytes
         if left_bytes is None or length_bytes <= left_bytes:
             return None

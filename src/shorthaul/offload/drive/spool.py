@@ -103,7 +103,7 @@ class _Room:
         return self.reserved_bytes - self.free.total_bytes
 
     def reserve(self, more_bytes: int) -> None:
-        """Have so many bytes more."""
+        """Grow by `more_bytes`."""
         self.file.reserve(self.reserved_bytes + more_bytes)
         self.free.give(self.reserved_bytes, more_bytes)
         self.reserved_bytes += more_bytes

@@ -60,7 +60,7 @@ class ForwardPass:
         self._order: list[int] | None = None
         self._rank: dict[int, int] = {}
         self._settled = 0  # ranks below this one never have to be read any more
-        self._dead = 0  # so many at the front are no longer needed by anybody
+        self._dead = 0  # entries at the front that nobody needs any more
         self._long = SMALLEST_LONG_PASS
         self._is_cut = False
 

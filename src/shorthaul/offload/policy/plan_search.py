@@ -13,15 +13,15 @@ from itertools import combinations
 
 from shorthaul.offload.policy.simulation import Decision, Disk, Simulation, Unit
 
-# One simulation of n units takes about 10 n microseconds. A climb stops after so many units have been
-# simulated, or so many plans, which keeps planning for hundreds of units at about a third of a second:
+# One simulation of n units takes about 10 n microseconds. A climb stops after this many units have been
+# simulated, or this many plans, which keeps planning for hundreds of units at about a third of a second:
 # four times as many found nothing better there. Steps of few units have odd shapes, and get more.
 _FEW_UNITS = 64
 _CLIMB_LIMIT_UNITS, _CLIMB_LIMIT_UNITS_OF_FEW = 6_000, 15_000
 _CLIMB_LIMIT_PLANS = 2_000
 
 Decisions = tuple[Decision, ...]
-# Plays decisions through within so many bytes; None: without a budget.
+# Simulates decisions within a number of bytes; None: without a budget.
 Simulate = Callable[[Decisions, int | None], Simulation]
 
 

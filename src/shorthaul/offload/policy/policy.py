@@ -124,7 +124,9 @@ class OffloadPlanned:
         self._budget_bytes = budget_bytes
         self._in_flight_bytes, self._prefetch_bytes = in_flight_bytes, prefetch_bytes
         self._measure_disk = measure_disk
-        self._limit_writes = limit_writes  # per step of so many seconds, the strictest first
+        self._limit_writes = (
+            limit_writes  # for a step of a given number of seconds, the strictest first
+        )
         self._disk: Disk | None = None
         self._measured: Measured | None = None
         self.recomputed: frozenset[int] = frozenset()

@@ -164,7 +164,7 @@ class WriteLane:
         return record.state is State.STORED
 
     def why_closed(self, length_bytes: int) -> str | None:
-        """Why the disk would not take so many bytes, as far as it is known without asking it."""
+        """Why the disk would not take that many bytes, as far as is known without asking it."""
         return self.refusal or (None if self._wear is None else self._wear.refusal(length_bytes))
 
     def withdraw(self, record: Record) -> bool:

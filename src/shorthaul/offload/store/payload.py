@@ -16,7 +16,7 @@ from shorthaul.storage.buffer_pool import Buffer
 
 # A payload that is not at least this much smaller is written as it is: unpacking costs time too.
 SMALLEST_GAIN = 0.95
-# Of so many tensors that a lossy codec packs, one is unpacked at once to see what was lost.
+# One in this many tensors that a lossy codec packs is unpacked at once, to see what was lost.
 COMPARED_EVERY = 16
 
 

@@ -154,7 +154,7 @@ class Symbolic:
 
     def _refuse_number(self, *_others: Any) -> Any:
         raise fail(
-            "a value of the graph is no number while the layer is recorded",
+            "a value of the graph cannot become a number while the layer is recorded",
             "use the language's functions (exp, log, sqrt, ...) on it",
         )
 

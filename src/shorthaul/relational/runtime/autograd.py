@@ -1,4 +1,4 @@
-"""A run of a compiled layer that autograd records: the way of every call outside `torch.compile`."""
+"""A run of a compiled layer that autograd records: used for every call outside `torch.compile`."""
 
 from __future__ import annotations
 

@@ -531,7 +531,7 @@ class StorageEngineContract:
         ):
             with paused(engine):
                 long = engine.read(file, 0, bytearray(MEBIBYTE), priority=Priority.PREFETCH)
-                demand = engine.read(file, 0, bytearray(MEBIBYTE))  # would wait for ever
+                demand = engine.read(file, 0, bytearray(MEBIBYTE))  # would wait forever
             long.wait(PATIENCE_SECONDS)
             demand.wait(PATIENCE_SECONDS)
 

@@ -1,4 +1,4 @@
-"""A disk of so many bytes per second: what training would be like on another machine.
+"""A disk of a given bandwidth: what training would be like on another machine.
 
 >>> from shorthaul.storage.memory_engine import MemoryEngine
 >>> slow = throttled_engine(MemoryEngine(), bytes_per_second=300e6, latency_seconds=100e-6)

@@ -33,7 +33,7 @@ NO_BAD_POSITION = 2**63 - 1
 
 @dataclass(frozen=True)
 class RowVectors:
-    """How kernels see the rows of a table: as so many vectors of so many words."""
+    """How kernels see the rows of a table: as a number of vectors of a number of words."""
 
     word: torch.dtype
     words: int  # in a vector

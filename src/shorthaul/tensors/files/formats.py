@@ -235,7 +235,7 @@ def _npy_layout(file: BinaryIO, path: Path, name: str | None) -> DiskLayout:
     if fortran and sum(size > 1 for size in sizes) > 1:
         raise TableFormatError(
             path,
-            "it lies in Fortran order, so that a row's numbers are not side by side",
+            "it is stored in Fortran order, so that a row's numbers are not side by side",
             "Write it in C order: np.save(path, np.ascontiguousarray(array)), or\n"
             "  sh.save_features(path, np.load(path, mmap_mode='r')) where it is large.",
         )
@@ -254,7 +254,7 @@ def _npy_dtype(path: Path, order: object) -> torch.dtype:
     if text.lstrip("<>|=") not in NPY_DTYPES:
         raise TableFormatError(
             path,
-            f"it holds {order!r}, which is no number that torch has",
+            f"it holds {order!r}, which torch has no dtype for",
             "Objects, strings and records are never read; save plain numbers.",
         )
     return NPY_DTYPES[text.lstrip("<>|=")]
@@ -456,7 +456,7 @@ def _agree(
 
 
 def _require_regular(path: Path) -> None:
-    """Refuse a pipe or a device before it is opened: that may wait for ever."""
+    """Refuse a pipe or a device before it is opened: that may wait forever."""
     mode = path.stat().st_mode
     if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):  # opening a directory is an error of its own
         raise TableFormatError(

@@ -70,7 +70,7 @@ def choose_out(
         if each is not None and each.numel() and _touches(each, start, stop):
             raise RowArgumentError(
                 "out",
-                "memory apart from the table, the ids and all that is read",
+                "memory that does not overlap the table, the ids or any other input",
                 "memory that some of them lie in: give a tensor of its own",
             )
     if not out.is_inference():

@@ -82,7 +82,7 @@ class RowRange(RowTable):
         return self.table.stats()
 
     def close(self) -> None:
-        """Nothing: the table is closed by whoever opened it."""
+        """Nothing: whoever opened the table closes it."""
 
     def _ids(self, ids: torch.Tensor) -> torch.Tensor:
         return plain_ids(ids, len(self.span)).long() * self.span.step + self.span.start

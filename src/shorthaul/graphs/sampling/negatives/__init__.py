@@ -1,1 +1,1 @@
-"""Edges that are not there: what a model of links learns to tell from those that are."""
+"""Edges that do not exist: what a model of links learns to tell from those that do."""

@@ -1,4 +1,4 @@
-"""`NegativeSampler`: true edges in, edges that are not there out."""
+"""`NegativeSampler`: true edges in, edges that do not exist out."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ ATTEMPTS = 64
 
 @dataclass(frozen=True, eq=False, repr=False)
 class NegativeEdges:
-    """Edges that are not there: row `p` has those for positive `p`."""
+    """Edges that do not exist: row `p` has those for positive `p`."""
 
     sources: torch.Tensor  # (positives, count) global ids
     targets: torch.Tensor  # (positives, count)

@@ -351,7 +351,7 @@ class _Reading:
         self._ask()
 
     def finish(self) -> None:
-        """Wait for every piece and copy its rows; to be called again if an interrupt came out."""
+        """Wait forevery piece and copy its rows; to be called again if an interrupt came out."""
         table = self.table
         while self.under_way:
             obey_interrupts()
@@ -400,7 +400,7 @@ class _Reading:
         except (WaitTimeoutError, BufferBudgetError):
             if self.under_way:
                 return None
-            # Tickets that nobody waits for yet hold the buffers: waiting here could be for ever.
+            # Tickets that nobody waits for yet hold the buffers: waiting here could be forever.
             return BufferPool(length_bytes + 2**22, why="rows on their way from disk").take(
                 length_bytes
             )
@@ -455,7 +455,7 @@ def _reopen(layout: DiskLayout, options: dict[str, Any]) -> DiskTable:
 
 
 def _start_tables_afresh() -> None:
-    # A lock held by another thread at the fork would be held for ever in the child.
+    # A lock held by another thread at the fork would be held forever in the child.
     for table in list(_tables):
         table._start_afresh()
 

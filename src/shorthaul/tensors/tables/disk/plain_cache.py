@@ -46,7 +46,7 @@ class PlainCache:
         """An id was looked up."""
 
     def enter(self, each: int) -> int:
-        """Find a slot for an id that is not there."""
+        """Find a slot for an id that is missing."""
         raise NotImplementedError
 
 

@@ -20,7 +20,7 @@ def shared_engine() -> StorageEngine:
 
 
 def _start_afresh() -> None:
-    # A lock held by another thread at the fork would be held for ever in the child.
+    # A lock held by another thread at the fork would be held forever in the child.
     global _lock
     _lock = PatientLock()
 
