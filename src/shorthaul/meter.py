@@ -30,6 +30,8 @@ from shorthaul.interrupts import when_gone
 from shorthaul.metric_formats import Metric, Point, format_opentelemetry, format_prometheus
 from shorthaul.units import format_bytes, format_seconds
 
+DISK_TRIAL = "disk trial"  # bytes that were moved to see how fast a disk is
+
 
 @dataclass
 class Tally:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import textwrap
 from collections import Counter
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from shorthaul.integrations.run import RunWishes
 from shorthaul.integrations.script_page import format_page
-from shorthaul.meter import Meter
+from shorthaul.meter import DISK_TRIAL, Meter
 from shorthaul.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:  # it needs torch
@@ -26,8 +27,9 @@ class ScriptReport:
     asked: dict[str, Any]
     seconds: float
     peak_resident_bytes: int | None
-    written_bytes: int
+    written_bytes: int  # these two without what was moved to see how fast the disk is
     read_bytes: int
+    disk_trial_bytes: int
     backward_passes: int
     models: list[dict[str, Any]]
     memory: dict[str, int] | None  # its shares, where it made a budget
@@ -52,8 +54,10 @@ class ScriptReport:
             asked=asdict(wishes),
             seconds=seconds,
             peak_resident_bytes=counted.peak_resident_bytes,
-            written_bytes=counted.written_bytes,
-            read_bytes=counted.read_bytes,
+            written_bytes=counted.written_bytes
+            - counted.bytes_between(target="disk", why=DISK_TRIAL),
+            read_bytes=counted.read_bytes - counted.bytes_between(source="disk", why=DISK_TRIAL),
+            disk_trial_bytes=counted.bytes_between(why=DISK_TRIAL),
             backward_passes=0 if models is None else models.backward_passes,
             models=[] if models is None else [asdict(each) for each in models.seen],
             memory=None
@@ -71,7 +75,7 @@ class ScriptReport:
         target = Path(path)
         if rank:
             target = target.with_name(f"{target.stem}.rank{rank}{target.suffix}")
-        if target.suffix.lower() in (".html", ".htm"):
+        if is_page(path):
             target.write_text(format_page(asdict(self), self.describe()), encoding="utf-8")
         else:
             target.write_text(json.dumps(asdict(self), indent=1) + "\n")
@@ -86,6 +90,9 @@ class ScriptReport:
             ("written to disk", format_bytes(self.written_bytes)),
             ("read from disk", format_bytes(self.read_bytes)),
         ]
+        if self.disk_trial_bytes:
+            trial = f"{format_bytes(self.disk_trial_bytes)} written and read, once"
+            rows.append(("to measure the disk", trial))
         if self.offload is not None:
             counts = self.offload["counts"]
             live = f"{format_bytes(counts['peak_live_bytes'])} at most"
@@ -98,15 +105,48 @@ class ScriptReport:
                 for why, times in Counter(model[verb].values()).most_common():
                     first = next(name for name, each in model[verb].items() if each == why)
                     which = first if times == 1 else f"{first} and {times - 1} more"
-                    lines.append(f"  {model['name']}: {verb} {which}: {why}")
+                    lines += _wrap(f"{model['name']}: {verb} {which}: {why}")
         return "\n".join(lines)
 
     def _verdict(self) -> str:
+        changes = self.asked["replaces_convs"] or self.asked["accelerates"]
         if not self.models:
-            return "shorthaul run: no model was trained, so nothing was changed"
+            verb = "called" if changes else "trained"
+            return f"shorthaul run: no model was {verb}, so nothing was changed"
         changed = sum(len(model["changed"]) for model in self.models)
-        done = ["activations offloaded"] if self.offload is not None else []
-        if changed or not done:
+        done = self._offloaded()
+        if changed or changes or not done:
             done.append(f"{changed:,} layers changed")
         names = ", ".join(model["name"] for model in self.models)
         return f"shorthaul run: {names}: {', '.join(done)}"
+
+    def _offloaded(self) -> list[str]:
+        if not self.asked["offloads"]:
+            return []
+        if self.offload is None:
+            return ["nothing to offload, as no model was trained"]
+        counts = self.offload["counts"]
+        if counts["offloaded"] or counts["kept_and_written"]:
+            return ["activations offloaded"]
+        return ["no activation had to leave memory"]
+
+
+def is_page(path: str) -> bool:
+    """Whether a report of that name is a page.
+
+    >>> is_page("run.html"), is_page("run.json")
+    (True, False)
+    """
+    return path.lower().endswith((".html", ".htm"))
+
+
+def _wrap(text: str) -> list[str]:
+    """Lines of 80 columns; a layer's name is never cut."""
+    return textwrap.wrap(
+        text,
+        80,
+        initial_indent="  ",
+        subsequent_indent="    ",
+        break_long_words=False,
+        break_on_hyphens=False,
+    )

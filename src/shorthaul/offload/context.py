@@ -18,7 +18,7 @@ from shorthaul.errors import InPlaceChangeError, SpoolFullError, StorageError
 from shorthaul.host_memory import resident_bytes
 from shorthaul.interrupts import deferred_interrupts
 from shorthaul.jit.outside_graphs import outside_graphs
-from shorthaul.meter import read_peak_resident_bytes
+from shorthaul.meter import DISK_TRIAL, read_peak_resident_bytes
 from shorthaul.offload.drive.drives import Drives
 from shorthaul.offload.drive.endurance import estimate_bytes_per_day
 from shorthaul.offload.drive.spool import BLOCK_BYTES
@@ -312,9 +312,9 @@ class ActivationOffload(contextlib.ContextDecorator):
                 length_bytes = length_bytes // 2 // BLOCK_BYTES * BLOCK_BYTES
         with store.pool.take(length_bytes, block=False) as buffer:
             started = time.perf_counter()
-            store.move(buffer, slots, is_write=True)
+            store.move(buffer, slots, is_write=True, why=DISK_TRIAL)
             written = time.perf_counter()
-            store.move(buffer, slots, is_write=False)
+            store.move(buffer, slots, is_write=False, why=DISK_TRIAL)
             read = time.perf_counter()
         for slot in slots:
             self.wear.note_written(store.spools.place_of(slot), slot.length_bytes)

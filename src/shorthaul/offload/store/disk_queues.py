@@ -40,6 +40,7 @@ def submit(
     *,
     is_write: bool,
     priority: Priority = Priority.WRITE,
+    why: str = WHY,
 ) -> None:
     """Write a buffer to slots, or read it back: one ticket for each slot is added to `tickets`."""
     move = engine.write if is_write else engine.read
@@ -48,7 +49,7 @@ def submit(
         piece: Buffer | Bytes = buffer
         if slot.length_bytes != buffer.length_bytes:
             piece = buffer.memory[position : position + slot.length_bytes]
-        tickets.append(move(slot.file, slot.offset_bytes, piece, priority=priority, why=WHY))
+        tickets.append(move(slot.file, slot.offset_bytes, piece, priority=priority, why=why))
         position += slot.length_bytes
 
 

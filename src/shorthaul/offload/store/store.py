@@ -515,12 +515,12 @@ class ActivationStore:
             if self._recomputed:
                 self._count_recomputed()
 
-    def move(self, buffer: Buffer, slots: Sequence[Slot], *, is_write: bool) -> None:
+    def move(self, buffer: Buffer, slots: Sequence[Slot], *, is_write: bool, why: str) -> None:
         """Write a buffer to slots, or read it back, and wait for it."""
         engine = self.writes.engine if is_write else self.reads.engine
         tickets: list[Ticket] = []
         try:
-            submit(engine, buffer, slots, tickets, is_write=is_write)
+            submit(engine, buffer, slots, tickets, is_write=is_write, why=why)
             for ticket in tickets:
                 ticket.wait()
         finally:
