@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from torch import nn
 
 from shorthaul.advice import Advice
-from shorthaul.errors import PlanError
 from shorthaul.integrations.run import RunWishes
 from shorthaul.integrations.script_questions import answer
 
@@ -61,7 +61,8 @@ def test_a_script_is_fitted(tmp_path: Path, memory: str, code: int):
     asked = shorthaul("fit", "--memory", memory, "--save", "fit.json", "train.py", cwd=tmp_path)
     assert asked.returncode == code, asked.stderr
     if code:
-        assert "NoFitError: no plan fits 1.0 MiB" in asked.stderr
+        assert asked.stderr.startswith("shorthaul fit: no plan fits 1.0 MiB")
+        assert "Traceback" not in asked.stderr
     else:
         assert "Sequential fits 64.0 GiB: everything kept" in asked.stdout
         assert json.loads((tmp_path / "fit.json").read_text())["budget_bytes"] is None
@@ -74,10 +75,32 @@ def test_a_script_without_a_second_step_is_told(tmp_path: Path):
     assert "ended before a model was called a second time" in asked.stderr
 
 
+def test_a_script_that_goes_on_after_exceptions_is_answered(tmp_path: Path):
+    careful = TRAINING.replace("    model(torch", "    try:\n        model(torch").replace(
+        "    optimizer.step()", "    except Exception:\n        continue\n    optimizer.step()"
+    )
+    (tmp_path / "train.py").write_text(careful)
+    asked = shorthaul("fit", "--memory", "1MiB", "train.py", cwd=tmp_path)
+    assert asked.returncode == 1
+    assert "step 2" not in asked.stdout
+    assert "shorthaul fit: no plan fits 1.0 MiB" in asked.stderr
+
+
+def test_a_model_that_fails_shows_where(capsys: pytest.CaptureFixture[str]):
+    class Fails(nn.Module):
+        def forward(self, x: Any) -> Any:
+            raise KeyError("its own")
+
+    assert answer(RunWishes(question="advise"), Fails(), (torch.ones(1),), {}) == 1
+    shown = capsys.readouterr().err
+    assert "Traceback" in shown
+    assert "its own" in shown
+
+
 def test_arguments_by_position_and_by_name_make_one_batch(capsys: pytest.CaptureFixture[str]):
     class Two(nn.Module):
         def forward(self, x: Any, *rest: Any, scale: float, **more: Any) -> Any:
             return x * scale
 
-    with pytest.raises(PlanError, match="further positional arguments"):
-        answer(RunWishes(question="advise"), Two(), (1, 2), {"scale": 3})
+    assert answer(RunWishes(question="advise"), Two(), (1, 2), {"scale": 3}) == 1
+    assert "shorthaul advise: Two was called with further positional" in capsys.readouterr().err

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from shorthaul.errors import MissingExtraError
 from shorthaul.integrations.run import STARTUP, RunWishes, take_wishes
@@ -35,8 +35,14 @@ def begin() -> None:
         if wishes is not None:
             ScriptProcess(wishes).begin()
     except Exception as error:  # Python would go on without what was asked for
-        raise SystemExit(f"shorthaul run: {type(error).__name__}: {error}") from error
+        _end_at_once(f"shorthaul run: {type(error).__name__}: {error}")
     _run_own_sitecustomize()
+
+
+def _end_at_once(message: str) -> NoReturn:
+    """End before the script begins: an exception here, `SystemExit` too, is a fatal error of Python's."""
+    print(message, file=sys.stderr, flush=True)
+    os._exit(1)
 
 
 def _run_own_sitecustomize() -> None:

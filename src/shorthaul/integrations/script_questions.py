@@ -7,19 +7,35 @@ question is answered with what that call was given, and the script ends there.
 from __future__ import annotations
 
 import inspect
+import sys
+import traceback
 from typing import Any
 
 from torch import nn
 
 from shorthaul.advice import Fit, advise, fit
-from shorthaul.errors import PlanError
+from shorthaul.errors import PlanError, ShorthaulError
 from shorthaul.integrations.run import RunWishes
 
 
 def answer(
     wishes: RunWishes, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> int:
+    """Print the answer on standard output, or why there is none on standard error; the exit code."""
+    try:
+        _print_answer(wishes, module, args, kwargs)
+    except ShorthaulError as error:
+        print(f"shorthaul {wishes.question}: {error}", file=sys.stderr, flush=True)
+        return 1
+    except Exception:  # the model's own, or a defect
+        traceback.print_exc()
+        return 1
+    return 0
+
+
+def _print_answer(
+    wishes: RunWishes, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> None:
-    """Print the answer on standard output, and save it where that is asked for."""
     batch = _batch_of(module, args, kwargs)
     found: Any
     if wishes.question == "fit":

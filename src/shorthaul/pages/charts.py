@@ -17,12 +17,21 @@ _COLORS = (
 )  # fmt: skip
 
 
-def _pyplot() -> Any:
+def require_charts() -> None:
+    """Raise `MissingExtraError` where no chart can be drawn: before work whose report is to have some."""
+    _matplotlib()
+
+
+def _matplotlib() -> Any:
     try:
         import matplotlib
     except ImportError as error:
         raise MissingExtraError("matplotlib", "report", "an HTML report") from error
-    matplotlib.use("svg")
+    return matplotlib
+
+
+def _pyplot() -> Any:
+    _matplotlib().use("svg")
     import matplotlib.pyplot as pyplot
 
     return pyplot

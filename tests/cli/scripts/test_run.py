@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -70,3 +71,15 @@ def test_wrong_words_run_nothing(shorthaul, started, words, problem) -> None:
     assert shown.exit_code == 2
     assert problem in shown.output
     assert started == []
+
+
+def test_a_page_without_what_draws_it_is_refused_before_the_script_runs(
+    shorthaul, started, monkeypatch, tmp_path
+) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    shown = shorthaul("run", "--report", str(tmp_path / "out.html"), "a.py")
+    assert shown.exit_code == 1
+    assert "matplotlib" in shown.output
+    assert started == []
+    assert shorthaul("run", "--report", str(tmp_path / "out.json"), "a.py").exit_code == 0
+    assert started

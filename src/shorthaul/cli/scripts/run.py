@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import click
@@ -37,13 +38,24 @@ def read_memory(context: click.Context, parameter: click.Parameter, text: str | 
         raise click.BadParameter(f"{error}.") from error
 
 
+def require_report(path: Path) -> None:
+    """Refuse, before anything long begins, a report that could not be written at its end."""
+    from shorthaul.integrations.script_report import is_page
+    from shorthaul.pages.charts import require_charts
+
+    if not path.parent.is_dir():
+        raise click.BadParameter(f"there is no directory {path.parent}.", param_hint="--report")
+    if is_page(os.fspath(path)):
+        require_charts()
+
+
 @click.command(cls=PythonCommand)
 @click.option(
     "--memory",
     "memory_bytes",
     metavar="SIZE",
     callback=read_memory,
-    help="Offload activations so that the process fits, such as 8GiB.",
+    help="Offload activations so that the process fits, such as 8GiB; of each rank, under torchrun.",
 )
 @click.option(
     "--offload",
@@ -77,10 +89,8 @@ def run(
 
     if words[0] == "-m" and len(words) == 1:
         raise click.UsageError("-m needs the name of a module.")
-    if report is not None and not Path(report).parent.is_dir():
-        raise click.BadParameter(
-            f"there is no directory {Path(report).parent}.", param_hint="--report"
-        )
+    if report is not None:
+        require_report(Path(report))
     wishes = RunWishes(
         memory_bytes=memory_bytes,
         directory=directory,
