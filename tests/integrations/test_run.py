@@ -144,6 +144,33 @@ if __name__ == "__main__":
     assert ours.stderr.count("shorthaul run: ") == 1
 
 
+def test_what_cannot_begin_ends_with_a_message_alone(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text("print('went on')")
+    path = os.pathsep.join([str(STARTUP), os.environ.get("PYTHONPATH", "")])
+    done = python(str(script), SHORTHAUL_RUN="no JSON", PYTHONPATH=path)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith("shorthaul run: JSONDecodeError: ")
+    assert "Fatal" not in done.stderr
+
+
+def test_a_script_that_only_asks_its_model_is_told_what_was_changed(tmp_path: Path) -> None:
+    script, report = tmp_path / "script.py", tmp_path / "out.json"
+    script.write_text("""
+import torch
+net = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3), torch.nn.Conv2d(8, 8, 3)).eval()
+with torch.inference_mode():
+    net(torch.ones(1, 3, 16, 16))
+""")
+    done = python(*RUN, "--replace-convs", "--report", str(report), str(script))
+    assert done.returncode == 0, done.stderr
+    (model,) = json.loads(report.read_text())["models"]
+    assert model["changed"].keys() | model["left"].keys() == {"0", "1"}
+    assert "was not called" not in model["left"].values()
+    assert done.stderr.startswith("shorthaul run: Sequential: ")
+    assert all(len(line) <= 80 for line in done.stderr.splitlines())
+
+
 def test_the_users_own_sitecustomize_runs(tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text("import sys\nsys.was_here = __file__\n")
     script = tmp_path / "script.py"
@@ -175,9 +202,19 @@ def test_training_is_bit_equal_and_the_report_is_json(tmp_path: Path) -> None:
     assert told["offload"]["counts"]["offloaded"] >= 3
     assert told["offload"]["counts"]["peak_live_bytes"] <= told["memory"]["budget_bytes"]
     assert told["written_bytes"] >= told["offload"]["counts"]["written_bytes"] > 0
+    assert told["disk_trial_bytes"] > 0
     assert told["peak_resident_bytes"] > 0
     assert ours.stderr.startswith("shorthaul run: Sequential: activations offloaded\n")
     assert all(len(line) <= 80 for line in ours.stderr.splitlines())
+
+
+def test_what_had_not_to_leave_is_not_said_to_be_offloaded(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(TRAINING.replace("512", "16").replace("1024", "4"))
+    done = python(*RUN, "--memory", "64GiB", "--offload", str(tmp_path), str(script))
+    assert done.returncode == 0, done.stderr
+    assert "shorthaul run: Sequential: no activation had to leave memory\n" in done.stderr
+    assert "written to disk       0 B" in done.stderr
 
 
 def test_each_process_of_a_distributed_run_has_its_own_report(tmp_path: Path) -> None:

@@ -10,9 +10,16 @@ import pytest
 import torch
 from torch import nn
 
+from shorthaul.conv import replace_convs
+from shorthaul.conv.problem import ConvProblem
 from shorthaul.errors import ProcessMemoryError
 from shorthaul.integrations.run import RunWishes
-from shorthaul.integrations.script_models import ScriptModels, find_optimizers
+from shorthaul.integrations.script_models import (
+    ScriptModels,
+    _describe_choice,
+    find_optimizers,
+)
+from shorthaul.jit import Choice
 
 CALL, BACKWARD = nn.Module.__call__, torch.Tensor.backward
 
@@ -84,6 +91,80 @@ def test_convolutions_are_replaced_and_what_is_left_has_a_reason(watch) -> None:
     assert all(seen.left.values())
 
 
+def test_models_that_are_only_asked_are_changed_at_their_first_call(watch) -> None:
+    torch.manual_seed(0)
+    net, x = Net().eval(), torch.randn(2, 3, 8, 8)
+    with torch.inference_mode():
+        expected = net(x)
+    models = watch(replaces_convs=True)
+    with torch.inference_mode():
+        torch.testing.assert_close(net(x), expected)
+    assert type(net.conv) is not nn.Conv2d
+    models.note_choices()
+    (seen,) = models.seen
+    assert not seen.is_trained
+    assert seen.convolutions == 2
+    assert "conv" in seen.changed.keys() | seen.left.keys()
+    net.train()(x).sum().backward()
+    assert models.seen == [seen]
+    assert seen.is_trained
+
+
+def test_graph_layers_are_accelerated_in_inference(watch) -> None:
+    pyg = pytest.importorskip("torch_geometric.nn", reason="`pip install torch-geometric`")
+    layer = pyg.RGCNConv(4, 4, 2).eval()
+    x, edges = torch.randn(3, 4), torch.tensor([[0, 1], [1, 2]])
+    models = watch(accelerates=True)
+    with torch.no_grad():
+        layer(x, edges, torch.tensor([0, 1]))
+    models.note_choices()
+    assert list(models.seen[0].changed.values()) == ["PyG RGCNConv, now sh.relational.RGCNConv"]
+    assert models.seen[0].graph_layers == 1
+
+
+def test_graph_layers_that_learn_their_widths_when_called_are_told_of(watch) -> None:
+    pyg = pytest.importorskip("torch_geometric.nn", reason="`pip install torch-geometric`")
+
+    class Late(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first = nn.Linear(4, 4)
+            self.layer = pyg.SAGEConv(-1, 4)
+
+        def forward(self, x: torch.Tensor, edges: torch.Tensor) -> torch.Tensor:
+            return self.layer(self.first(x), edges)
+
+    models = watch(accelerates=True)
+    net, x, edges = Late(), torch.randn(3, 4), torch.tensor([[0, 1], [1, 2]])
+    for _ in range(2):
+        net(x, edges).sum().backward()
+    models.note_choices()
+    assert list(models.seen[0].changed) == ["layer"]
+
+
+@pytest.mark.parametrize(
+    ("problem", "chosen", "verb", "told"),
+    [
+        (False, [], "left", "was not called"),
+        (True, [], "left", "its kernels were not compiled before the end"),
+        (True, ["aten"], "left", "was measured to be faster"),
+        (True, ["aten", "window order"], "changed", "convolution, inference: aten, training: "),
+    ],
+)
+def test_what_is_told_of_a_layer_is_what_became_of_it(
+    problem: bool, chosen: list[str], verb: str, told: str
+) -> None:
+    layer = replace_convs(nn.Conv2d(3, 4, 3)).layers[0]
+    if problem:
+        layer.problem = ConvProblem(3, 4, (1, 3, 3))
+    modes = ("inference", "training")
+    layer.choices = {
+        mode: Choice(name, "measured") for mode, name in zip(modes, chosen, strict=False)
+    }
+    assert _describe_choice(layer)[0] == verb
+    assert told in _describe_choice(layer)[1]
+
+
 def test_graph_layers_are_accelerated(watch) -> None:
     pyg = pytest.importorskip("torch_geometric.nn", reason="`pip install torch-geometric`")
     layer = pyg.RGCNConv(4, 4, 2)
@@ -93,7 +174,24 @@ def test_graph_layers_are_accelerated(watch) -> None:
     models = watch(accelerates=True)
     got = layer(x, edges, kinds)
     torch.testing.assert_close(got, expected)
+    models.note_choices()
     assert list(models.seen[0].changed.values()) == ["PyG RGCNConv, now sh.relational.RGCNConv"]
+
+
+def test_memory_counts_what_other_models_are_trained_with(watch, tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr("shorthaul.advice.watching.memory_shares.resident_bytes", lambda: 2**20)
+    encoder, decoder, third = (nn.Linear(512, 512) for _ in range(3))
+    both = torch.optim.SGD([*encoder.parameters(), *decoder.parameters()], 0.1, momentum=0.9)
+    alone = torch.optim.SGD(third.parameters(), 0.1)
+    models = watch(offloads=True, memory_bytes=2**30, directory=str(tmp_path))
+    decoder(encoder(torch.ones(8, 512))).sum().backward()
+    assert models.offload is not None
+    assert models.shares is not None
+    models.offload.close()
+    size = 513 * 512 * 4
+    assert models.shares.gradient_bytes == 3 * size
+    assert models.shares.optimizer_bytes == 2 * size
+    del both, alone
 
 
 def test_offloading_covers_calls_and_errors_name_the_memory(watch, tmp_path, monkeypatch) -> None:
@@ -106,6 +204,7 @@ def test_offloading_covers_calls_and_errors_name_the_memory(watch, tmp_path, mon
     assert models.offload is not None
     assert models.offload.report().counts.offloaded == 2
     assert models.shares is not None
+    # Each of the two parameters has a step of four bytes beside its moments.
     assert models.shares.optimizer_bytes == 2 * models.shares.gradient_bytes + 8
     models.offload.close()
     tight = watch(offloads=True, memory_bytes=2**20, directory=str(tmp_path))

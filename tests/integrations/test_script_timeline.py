@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -105,16 +106,42 @@ def test_many_looks_are_thinned_out() -> None:
     assert seconds == sorted(seconds)
 
 
+REPORT: dict[str, Any] = {
+    "asked": {"replaces_convs": False, "accelerates": False},
+    "command": ["train.py"],
+    "models": [{"is_trained": True, "convolutions": 0, "graph_layers": 0}],
+    "offload": None,
+    "seconds": 10.0,
+    "meter": {"stall_seconds": {}},
+}
+
+
 def test_suggestions_follow_from_what_was_seen() -> None:
-    report = {
-        "asked": {"replaces_convs": True, "accelerates": True},
-        "command": ["train.py"],
-        "models": [{}],
-        "offload": None,
-        "seconds": 10.0,
-        "meter": {"stall_seconds": {}},
-    }
-    assert "--memory 8GiB train.py" in suggest(report)[0]
-    waited = report | {"offload": {}, "meter": {"stall_seconds": {"disk": 5.0}}}
+    assert "--memory 8GiB train.py" in suggest(REPORT)[0]
+    waited = REPORT | {"offload": {}, "meter": {"stall_seconds": {"disk": 5.0}}}
     assert "waited 5.0 s for the disk" in suggest(waited)[0]
-    assert "No model was trained" in suggest(report | {"models": []})[0]
+    assert "No model was trained" in suggest(REPORT | {"models": []})[0]
+
+
+@pytest.mark.parametrize(
+    ("layers", "flags"),
+    [
+        ({}, []),
+        ({"convolutions": 2}, ["--replace-convs"]),
+        ({"graph_layers": 2}, ["--accelerate"]),
+        ({"convolutions": 1, "graph_layers": 1}, ["--replace-convs", "--accelerate"]),
+    ],
+    ids=str,
+)
+def test_flags_are_suggested_for_layers_that_are_there(
+    layers: dict[str, int], flags: list[str]
+) -> None:
+    told = " ".join(suggest(REPORT | {"models": [REPORT["models"][0] | layers]}))
+    assert [each for each in ("--replace-convs", "--accelerate") if each in told] == flags
+
+
+def test_a_script_that_only_asks_a_model_is_not_told_of_training() -> None:
+    asked = {"replaces_convs": True, "accelerates": False}
+    models = [{"is_trained": False, "convolutions": 2, "graph_layers": 0}]
+    told = suggest(REPORT | {"asked": asked, "models": models})
+    assert told == ["Nothing else: no model was trained in this process."]

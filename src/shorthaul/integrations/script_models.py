@@ -1,7 +1,8 @@
 """The models and steps of an unedited script, found as they are called.
 
-A call of a module that is not inside another module's is an outermost one. At the first such call in
-training, what was asked for is applied; every one of them runs inside of the context that offloads.
+A call of a module that is not inside another module's is an outermost one. At the first such call, in
+training or not, layers are changed as was asked for; every one in training runs inside of the context
+that offloads.
 """
 
 from __future__ import annotations
@@ -26,18 +27,46 @@ from shorthaul.integrations.run import RunWishes
 from shorthaul.integrations.script_timeline import ScriptTimeline
 from shorthaul.offload import ActivationOffload, offload_activations
 
-if TYPE_CHECKING:  # only where convolutions are asked for
-    from shorthaul.conv.models.replace import ReplacementReport
+if TYPE_CHECKING:  # only where they are asked for
+    from shorthaul.conv.models.replace import ReplacedLayer, ReplacementReport
+    from shorthaul.relational.interop.accelerate import AccelerationReport
+
+_CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
+_GRAPH_PACKAGES = ("torch_geometric", "dgl")
 
 
 @dataclass
 class SeenModel:
-    """An outermost module that was trained: what was changed in it, what was left and why."""
+    """An outermost module that was trained or changed: what was changed, what was left and why."""
 
     name: str
     parameters: int
+    is_trained: bool = False
+    convolutions: int = 0
+    graph_layers: int = 0  # of PyG and DGL
     changed: dict[str, str] = field(default_factory=dict)  # layer -> what it is now
     left: dict[str, str] = field(default_factory=dict)  # layer -> why
+
+    @classmethod
+    def look_at(cls, module: nn.Module) -> SeenModel:
+        """What there is to be known of a module before anything is changed."""
+        kinds = [type(each) for each in module.modules()]
+        places = [each.__module__.split(".") for each in kinds]
+        return cls(
+            type(module).__name__,
+            sum(each.numel() for each in module.parameters()),
+            convolutions=sum(issubclass(each, _CONVOLUTIONS) for each in kinds),
+            graph_layers=sum(each[0] in _GRAPH_PACKAGES and "conv" in each for each in places),
+        )
+
+
+@dataclass
+class _Known:
+    """A module that was called, and what is told of it."""
+
+    module: weakref.ref[nn.Module]
+    seen: SeenModel
+    is_told: bool = False
 
 
 class _Inside(threading.local):
@@ -59,8 +88,9 @@ class ScriptModels:
         self.offload: ActivationOffload | None = None
         self.shares: MemoryShares | None = None
         self._inside = _Inside()
-        self._known: dict[int, weakref.ref[nn.Module]] = {}
+        self._known: dict[int, _Known] = {}
         self._replaced: list[tuple[SeenModel, ReplacementReport]] = []
+        self._accelerated: list[tuple[SeenModel, AccelerationReport]] = []
         self._undo: list[Any] = []
 
     def install(self) -> None:
@@ -103,39 +133,51 @@ class ScriptModels:
             self._undo.pop()()
 
     def note_choices(self) -> None:
-        """Note how convolutions are computed: that is measured when they are called."""
-        for seen, report in self._replaced:
-            for each in report.layers:
-                names = {choice.name for choice in each.choices.values()}
-                if names == {"aten"}:
-                    seen.left[each.name] = "PyTorch's own convolution was measured to be faster"
-                elif names:
-                    chosen, _ = each.describe_choice()
-                    seen.changed[each.name] = f"convolution, {chosen}"
-                else:
-                    seen.left[each.name] = "was not called"
+        """Note what is decided when layers are called: how each is computed, and which are swapped late."""
+        for seen, replaced in self._replaced:
+            for each in replaced.layers:
+                verb, what = _describe_choice(each)
+                (seen.changed if verb == "changed" else seen.left)[each.name] = what
+        for seen, accelerated in self._accelerated:
+            seen.changed |= {
+                each.name: f"{each.was}, now {each.now}" for each in accelerated.swapped
+            }
+            seen.left |= accelerated.left | accelerated.waiting
 
     def _call_outermost(
         self, call: Any, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
         self._inside.is_inside = True
         try:
-            if not (getattr(module, "training", False) and torch.is_grad_enabled()):
-                return call(module, *args, **kwargs)
-            if not self._is_known(module):
+            known = self._find_known(module)
+            if known is None:
                 if any(is_lazy(each) for each in module.parameters()):
                     return call(module, *args, **kwargs)  # which makes it known how large they are
-                self._apply(module)
-            elif self.wishes.question is not None and self._is_trained(module):
-                self._answer(module, args, kwargs)
-            if self.timeline is not None and self._is_trained(module):
-                self.timeline.begin_step(module)
+                known = self._meet(module)
+            if not (getattr(module, "training", False) and torch.is_grad_enabled()):
+                return call(module, *args, **kwargs)
+            # A loss, or a part that is not trained, is no model.
+            if self._is_trained(module):
+                self._begin_step(known, module, args, kwargs)
             if self.offload is None:
                 return call(module, *args, **kwargs)
             with self._explaining(), self.offload:
                 return call(module, *args, **kwargs)
         finally:
             self._inside.is_inside = False
+
+    def _begin_step(
+        self, known: _Known, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> None:
+        if not known.seen.is_trained:
+            known.seen.is_trained = True
+            self._tell(known)
+            if self.wishes.offloads and self.offload is None:
+                self._open_offload(module)
+        elif self.wishes.question is not None:
+            self._answer(module, args, kwargs)
+        if self.timeline is not None:
+            self.timeline.begin_step(module)
 
     def _is_trained(self, module: nn.Module) -> bool:
         return any(each.requires_grad for each in module.parameters())
@@ -145,50 +187,58 @@ class ScriptModels:
 
         self.is_answered = True
         self.uninstall()  # the steps that follow are ours
-        answer(self.wishes, module, args, kwargs)
-        raise SystemExit(0)
+        # Scripts go on after exceptions that they know nothing of, so none of ours gets there.
+        raise SystemExit(answer(self.wishes, module, args, kwargs))
 
     @contextlib.contextmanager
     def _explaining(self) -> Iterator[None]:
         with contextlib.nullcontext() if self.shares is None else self.shares.explaining():
             yield
 
-    def _is_known(self, module: nn.Module) -> bool:
+    def _find_known(self, module: nn.Module) -> _Known | None:
         known = self._known.get(id(module))
-        return known is not None and known() is module
+        return known if known is not None and known.module() is module else None
 
-    def _apply(self, module: nn.Module) -> None:
-        """What was asked for, before the first training call of an outermost module."""
-        self._known[id(module)] = weakref.ref(module)
-        parameters = list(module.parameters())
-        if not any(each.requires_grad for each in parameters):
-            return  # a loss, or a part that is not trained
-        seen = SeenModel(type(module).__name__, sum(each.numel() for each in parameters))
-        self.seen.append(seen)
+    def _tell(self, known: _Known) -> None:
+        if not known.is_told:
+            known.is_told = True
+            self.seen.append(known.seen)
+
+    def _meet(self, module: nn.Module) -> _Known:
+        """Change layers as was asked for, before the first call of an outermost module."""
+        known = self._known[id(module)] = _Known(weakref.ref(module), SeenModel.look_at(module))
+        seen = known.seen
+        if not any(True for _ in module.parameters()):
+            return known  # a loss
         if self.wishes.replaces_convs:
-            report = _replace_convs(module, seen)
-            if report is not None:
-                self._replaced.append((seen, report))
+            replaced = _replace_convs(module, seen)
+            if replaced is not None:
+                self._replaced.append((seen, replaced))
         if self.wishes.accelerates:
-            _accelerate(module, seen)
-        if self.wishes.offloads and self.offload is None:
-            self._open_offload(module)
+            accelerated = _accelerate(module, seen)
+            if accelerated is not None:
+                self._accelerated.append((seen, accelerated))
+        if self.wishes.replaces_convs or self.wishes.accelerates:
+            self._tell(known)
+        return known
 
     def _open_offload(self, module: nn.Module) -> None:
         budget_bytes = None
         if self.wishes.memory_bytes is not None:
-            optimizers = find_optimizers(module)
-            self.shares = measure_shares(module, optimizers, self.wishes.memory_bytes)
+            # Of all models: another one that is trained beside this one needs its share, too.
+            self.shares = measure_shares(module, find_optimizers(), self.wishes.memory_bytes)
             budget_bytes = self.shares.require_budget()
         self.offload = offload_activations(self.wishes.directory, budget=budget_bytes)
 
 
-def find_optimizers(module: nn.Module) -> list[torch.optim.Optimizer]:
-    """The optimizers that train parameters of a module; nobody else knows of both."""
-    own = {id(each) for each in module.parameters()}
+def find_optimizers(module: nn.Module | None = None) -> list[torch.optim.Optimizer]:
+    """The optimizers that train parameters of a module, or of any; nobody else knows of both."""
     made = [each for each in gc.get_objects() if issubclass(type(each), torch.optim.Optimizer)]
     # One that wraps another, as accelerate's does, shows the same groups.
     inmost = {id(each): each for each in (getattr(one, "optimizer", one) for one in made)}
+    if module is None:
+        return list(inmost.values())
+    own = {id(each) for each in module.parameters()}
     return [
         each
         for each in inmost.values()
@@ -208,13 +258,22 @@ def _replace_convs(module: nn.Module, seen: SeenModel) -> ReplacementReport | No
     return report
 
 
-def _accelerate(module: nn.Module, seen: SeenModel) -> None:
+def _describe_choice(layer: ReplacedLayer) -> tuple[str, str]:
+    """Whether a replaced layer was changed or left, and what is said of it."""
+    if layer.problem is None:
+        return "left", "was not called"
+    if {each.name for each in layer.choices.values()} == {"aten"}:
+        return "left", "PyTorch's own convolution was measured to be faster"
+    if not layer.choices and layer.policy == "auto":
+        return "left", "its kernels were not compiled before the end; PyTorch's own ran"
+    return "changed", f"convolution, {layer.describe_choice()[0]}"
+
+
+def _accelerate(module: nn.Module, seen: SeenModel) -> AccelerationReport | None:
     from shorthaul.relational import accelerate
 
     try:
-        report = accelerate(module)
+        return accelerate(module)
     except ShorthaulError as error:
         seen.left["graph layers"] = str(error)
-        return
-    seen.changed |= {each.name: f"{each.was}, now {each.now}" for each in report.swapped}
-    seen.left |= report.left
+        return None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+from pathlib import Path
 from typing import Any
 
 from shorthaul.pages.charts import draw_areas, draw_bars, draw_lines
@@ -15,8 +15,7 @@ _WAITING = 0.05  # of the time: what is worth saying
 
 def format_page(report: dict[str, Any], lines: str) -> str:
     """A page of what `ScriptReport` knows; `lines` is what the terminal was told."""
-    name = " ".join(os.path.basename(each) for each in report["command"][:1]) or "a script"  # noqa: PTH119
-    page = Page(f"shorthaul run: {name}")
+    page = Page(f"shorthaul run: {name_script(report['command'])}")
     first, *rest = lines.splitlines()
     page.say(first.removeprefix("shorthaul run: "))
     page.show_code("\n".join(each.strip() for each in rest))
@@ -28,6 +27,22 @@ def format_page(report: dict[str, Any], lines: str) -> str:
     for each in suggest(report):
         page.say(each)
     return page.finish()
+
+
+def name_script(command: list[str]) -> str:
+    """What the words after Python run: a script by its name, a module, or what was typed.
+
+    >>> name_script(["work/train.py", "--epochs", "3"]), name_script(["-m", "my.training", "-v"])
+    ('train.py', '-m my.training')
+    """
+    match command:
+        case ["-m", module, *_]:
+            return f"-m {module}"
+        case ["-", *_]:
+            return "standard input"
+        case [script, *_]:
+            return Path(script).name
+    return "a script"
 
 
 def _show_memory(page: Page, report: dict[str, Any]) -> None:
@@ -104,26 +119,33 @@ def _show_layers(page: Page, models: list[dict[str, Any]]) -> None:
 def suggest(report: dict[str, Any]) -> list[str]:
     """What could be tried, from what was seen."""
     asked, script = report["asked"], " ".join(report["command"])
+    models = report["models"]
+    is_trained = any(each["is_trained"] for each in models)
     found = []
-    if not report["models"]:
+    if not is_trained and not any(asked[name] for name in ("replaces_convs", "accelerates")):
         return ["No model was trained in this process: start the script that trains."]
-    if report["offload"] is None:
-        found.append(
-            f"For less memory: shorthaul run --memory 8GiB {script}, with the memory that you have."
-        )
-    else:
+    if report["offload"] is not None:
         waited = sum(report["meter"]["stall_seconds"].values())
         if waited > _WAITING * report["seconds"]:
             found.append(
                 f"The process waited {format_seconds(waited)} for the disk: give more memory, or a "
                 "faster directory with --offload."
             )
-    if not asked["replaces_convs"]:
+    elif is_trained:
         found.append(
-            "For convolutions on a CPU: --replace-convs keeps whatever is faster, by layer."
+            f"For less memory: shorthaul run --memory 8GiB {script}, with the memory that you have."
         )
-    if not asked["accelerates"]:
-        found.append("For layers of PyG and DGL: --accelerate.")
+    convolutions = sum(each["convolutions"] for each in models)
+    if convolutions and not asked["replaces_convs"]:
+        found.append(
+            f"For the {convolutions:,} convolutions, on a CPU: --replace-convs keeps whatever is "
+            "faster, by layer."
+        )
+    graph_layers = sum(each["graph_layers"] for each in models)
+    if graph_layers and not asked["accelerates"]:
+        found.append(f"For the {graph_layers:,} layers of PyG and DGL: --accelerate.")
+    if not is_trained:
+        return found or ["Nothing else: no model was trained in this process."]
     found.append(f"Where time and memory go, and what would help: shorthaul advise {script}.")
     return found
 

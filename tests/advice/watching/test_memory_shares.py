@@ -101,3 +101,12 @@ def test_a_budget_that_is_too_small_is_told_as_memory() -> None:
         raise OffloadBudgetError(170, 80, "somewhere", refusal="the disk is full")
     with pytest.raises(ProcessMemoryError):
         MemoryShares(100, 90, 0, 0).require_budget()
+
+
+def test_gradients_of_what_is_trained_besides_count() -> None:
+    model, other = nn.Linear(64, 64), nn.Linear(64, 32)
+    optimizer = torch.optim.SGD([*model.parameters(), *other.parameters()], 0.1)
+    shares = measure_shares(model, [optimizer], 2**30)
+    assert shares.gradient_bytes == 65 * (64 + 32) * 4
+    other(torch.ones(1, 64)).sum().backward()
+    assert measure_shares(model, [optimizer], 2**30).gradient_bytes == 65 * 64 * 4

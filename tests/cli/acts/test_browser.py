@@ -31,6 +31,9 @@ REPORT: dict[str, Any] = {
     "models": [
         {
             "name": "GPT",
+            "is_trained": True,
+            "convolutions": 3,
+            "graph_layers": 0,
             "changed": {f"blocks.{i}.conv": "convolution, window" for i in (10, 2, 1)},
             "left": {"<head>": "was not called"},
         }

@@ -91,8 +91,16 @@ class MemoryShares:
 def measure_shares(
     model: torch.nn.Module, optimizers: Iterable[Any], memory_bytes: int
 ) -> MemoryShares:
-    """Divide `memory_bytes` for training `model`, whose parameters lie in host memory."""
-    parameters = list(model.parameters())
+    """Divide `memory_bytes` for training `model`, whose parameters lie in host memory.
+
+    What the optimizers train besides it has gradients, too.
+    """
+    optimizers = list(optimizers)
+    trained = {
+        id(each): each
+        for each in (*model.parameters(), *(one for own in optimizers for one in _trained_by(own)))
+    }
+    parameters = list(trained.values())
     elsewhere = sorted({each.device.type for each in parameters} - {"cpu"})
     if elsewhere:
         raise PlanError(
@@ -109,6 +117,14 @@ def measure_shares(
     )
 
 
+def _unwrap(optimizer: Any) -> Any:
+    return getattr(optimizer, "optimizer", optimizer)  # accelerate wraps what it is given
+
+
+def _trained_by(optimizer: Any) -> list[torch.Tensor]:
+    return [each for group in _unwrap(optimizer).param_groups for each in group["params"]]
+
+
 def estimate_coming_state_bytes(optimizer: Any) -> int:
     """Bytes of state that the first step of an optimizer will make.
 
@@ -116,7 +132,7 @@ def estimate_coming_state_bytes(optimizer: Any) -> int:
     >>> estimate_coming_state_bytes(torch.optim.SGD([weight], 0.1, momentum=0.9))
     4000
     """
-    own = getattr(optimizer, "optimizer", optimizer)  # accelerate wraps what it is given
+    own = _unwrap(optimizer)
     fresh: dict[int, torch.Tensor] = {
         id(each): each
         for group in own.param_groups
