@@ -5,6 +5,7 @@
 
 On many machines: `torchrun --nnodes 2 --nproc-per-node 2 --rdzv-endpoint HOST:29500 ..` on each. `cut.py`
 writes the parts. GraphSAGE reads features; R-GCN adds an embedding of each node that its owner trains.
+`whole` is R-GCN on features of the whole graph at once, each rank its own nodes, without sampling.
 """
 
 from __future__ import annotations
@@ -45,8 +46,12 @@ class RGCN(nn.Module):
         self.first = RGCNConv(width, 32, relations, 4)
         self.second = RGCNConv(32, classes, relations, 4)
 
-    def forward(self, batch: sh.distributed.RankBatch, x: torch.Tensor) -> torch.Tensor:
-        """Scores of each class, for each seed."""
+    def forward(
+        self, batch: sh.distributed.RankBatch | sh.distributed.WholeGraph, x: torch.Tensor
+    ) -> torch.Tensor:
+        """Scores of each class, for each seed, or for each node that this rank owns."""
+        if isinstance(batch, sh.distributed.WholeGraph):
+            return batch.run(self.second, batch.run(self.first, x).relu())
         x = self.first(x, batch.blocks[0]).relu()
         return self.second(x, batch.blocks[1])
 
@@ -83,6 +88,28 @@ def train(name: str, parts: sh.distributed.Parts, epochs: int, classes: int) -> 
     return {"losses": losses, "rows": features.report().to_dict()}
 
 
+def train_whole(parts: sh.distributed.Parts, epochs: int, classes: int) -> dict[str, object]:
+    """The same for R-GCN on all nodes at once: a step is an epoch."""
+    whole = sh.distributed.WholeGraph(parts)
+    x, seeds = parts.features()[whole.nodes()], parts.seeds()
+    own = whole.rows_of(seeds)
+    labels = parts.labels()[whole.nodes()][own]
+    torch.manual_seed(0)
+    model: nn.Module = RGCN(x.shape[1], classes, parts.graph.num_relations)
+    if parts.ranks > 1:
+        model = nn.parallel.DistributedDataParallel(model)
+    optimizer = torch.optim.Adam(model.parameters(), 3e-3)
+    losses = []
+    for _ in range(epochs):
+        found = nn.functional.cross_entropy(model(whole, x)[own], labels, reduction="sum")
+        loss = found * (parts.ranks / len(seeds))  # DDP's mean over ranks is the mean over seeds
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(mean_over_ranks(loss.detach(), parts.ranks))
+    return {"losses": losses, "rows": whole.report().to_dict()}
+
+
 def mean_over_ranks(value: torch.Tensor, ranks: int) -> float:
     if ranks > 1:
         dist.all_reduce(value)
@@ -92,7 +119,8 @@ def mean_over_ranks(value: torch.Tensor, ranks: int) -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path, help="parts that cut.py wrote")
-    parser.add_argument("--models", nargs="+", default=["sage", "rgcn"], choices=["sage", "rgcn"])
+    models = ["sage", "rgcn", "whole"]
+    parser.add_argument("--models", nargs="+", default=models, choices=models)
     parser.add_argument("--epochs", type=int, default=3)
     parser.add_argument("--send-all", action="store_true", help="also between ranks of one machine")
     parser.add_argument("--report", type=Path, help="a file for losses and counts, as JSON")
@@ -101,14 +129,19 @@ def main() -> None:
         dist.init_process_group("gloo")
     parts = sh.distributed.open(options.folder, shares_machine=not options.send_all)
     classes = int(parts.labels()[parts.seeds()].max()) + 1
-    told = {name: train(name, parts, options.epochs, classes) for name in options.models}
+    told = {
+        name: train_whole(parts, options.epochs, classes)
+        if name == "whole"
+        else train(name, parts, options.epochs, classes)
+        for name in options.models
+    }
     if parts.rank == 0:
         for name, of_model in told.items():
             losses, rows = of_model["losses"], of_model["rows"]
             print(
                 f"{name}: loss {losses[0]:.4f} to {losses[-1]:.4f} in {len(losses)} steps; rank 0 read "
                 f"{rows['near_rows']:,} rows here, {rows['hot_rows']:,} hot ones, kept "
-                f"{rows['kept_rows']:,}, and was sent {rows['far_rows']:,}"
+                f"{rows['kept_rows']:,}, and was sent {rows['far_rows']:,} and {rows['far_sums']:,} averages"
             )
         if options.report:
             options.report.write_text(json.dumps(told))

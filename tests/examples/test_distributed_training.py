@@ -38,6 +38,7 @@ def train(ranks: int, folder: Path) -> dict[str, Any]:
     said = run(*start, *words, "--report", str(report))
     assert "sage: loss " in said
     assert "rgcn: loss " in said
+    assert "whole: loss " in said
     found: dict[str, Any] = json.loads(report.read_text())
     return found
 
@@ -54,3 +55,4 @@ def test_losses_do_not_depend_on_the_number_of_ranks(tmp_path: Path) -> None:
             assert found[name]["losses"] == pytest.approx(of_model["losses"], rel=1e-4)
             assert of_model["rows"]["far_rows"] == 0
             assert found[name]["rows"]["far_rows"] > 0
+            assert (found[name]["rows"]["far_sums"] > 0) == (name == "whole")
