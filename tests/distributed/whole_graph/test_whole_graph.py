@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 import shorthaul as sh
 from shorthaul.errors import LayerArgumentError, RowArgumentError
@@ -27,6 +29,7 @@ from tests.distributed.whole_graph.whole_graphs import (
     related_graph,
     typed_edges,
     typed_layers,
+    typed_rows,
     venue_graph,
 )
 
@@ -105,10 +108,7 @@ def run_typed(rank: int, folder: Path) -> Any:
     found = {}
     with settings.override(kernels="torch"):
         for name, layer in typed_layers(metadata_of(whole.parts.graph)).items():
-            x = {
-                kind: drawn_rows(count, 3)[whole.nodes(kind)].requires_grad_()
-                for kind, count in TYPED.items()
-            }
+            x = typed_rows(name, {kind: whole.nodes(kind) for kind in TYPED})
             out = whole.run(layer, x)
             sum(loss_of(each, whole.nodes(kind), 4) for kind, each in out.items()).backward()
             gradients = {kind: each.grad for kind, each in x.items()}
@@ -123,7 +123,7 @@ def typed_alone(folder: Path) -> Any:
     found = {}
     with settings.override(kernels="torch"):
         for name, layer in typed_layers(metadata_of(graph)).items():
-            x = {kind: drawn_rows(n, 3).requires_grad_() for kind, n in TYPED.items()}
+            x = typed_rows(name, {kind: torch.arange(count) for kind, count in TYPED.items()})
             out = layer(x, typed_edges(graph))
             sum(loss_of(each, slice(len(each)), 4) for each in out.values()).backward()
             gradients = {kind: each.grad for kind, each in x.items()}
@@ -200,6 +200,31 @@ def test_training_under_ddp_is_that_of_one_process(tmp_path: Path, ranks: int) -
         for _, ranks_weights, _ in found:
             same(ranks_weights[name], whole)
     same(torch.cat([each for _, _, each in found]), table)
+
+
+def run_again(rank: int, folder: Path) -> Any:
+    """Gradients of two layers, kept as they are and computed again in the backward pass."""
+    whole = sh.distributed.WholeGraph(sh.distributed.open(folder, timeout_seconds=20.0))
+    torch.manual_seed(6)
+    layer = sh.relational.RGCNConv(WIDTH, WIDTH, RELATIONS).double()
+    gradients = []
+    with settings.override(kernels="torch"):
+        for is_again in (False, True):
+            x = drawn_rows(40, 3)[whole.nodes()].requires_grad_()
+            out = x
+            for _ in range(2):
+                run = functools.partial(whole.run, layer)
+                out = (checkpoint(run, out, use_reentrant=False) if is_again else run(out)).relu()
+            out.square().sum().backward()
+            gradients.append(x.grad)
+    return gradients
+
+
+def test_layers_may_be_computed_again_in_the_backward_pass(tmp_path: Path) -> None:
+    cut(related_graph(), tmp_path)
+    for kept, again in run_ranks(run_again, 2, tmp_path, tmp_path):
+        assert again.equal(kept)
+        assert kept.any()
 
 
 def count_bytes(rank: int, folder: Path, averages: bool) -> Any:

@@ -17,6 +17,8 @@ WIDTH = 8
 RELATIONS = 4
 TYPED = {"author": 12, "paper": 30, "venue": 2}  # of four parts, two or more have no venue
 
+WIDTHS = {"author": 3, "paper": 5, "venue": 4}
+
 
 def related_graph(nodes: int = 40, edges: int = 500, seed: int = 0) -> RelationalGraph:
     """Few targets for many sources, edges that are there three times, and no edge of relation 2."""
@@ -83,6 +85,7 @@ def typed_layers(metadata: Any) -> dict[str, nn.Module]:
 
     made = {
         "HGT": relational.HGTConv(WIDTH, WIDTH, metadata, heads=2),
+        "HGT, widths": relational.HGTConv(WIDTHS, 6, metadata, heads=2),
         "SAGE": hetero(lambda: relational.SAGEConv((WIDTH, WIDTH), 5), "sum"),
         "GAT": hetero(lambda: relational.GATConv((WIDTH, WIDTH), 5, add_self_loops=False), "mean"),
         "maxima of sums": hetero(lambda: relational.GraphConv((WIDTH, WIDTH), 5), "max"),
@@ -97,6 +100,16 @@ def metadata_of(graph: RelationalGraph) -> tuple[list[str], list[tuple[str, str,
 def drawn_rows(count: int, seed: int, width: int = WIDTH) -> torch.Tensor:
     generator = torch.Generator().manual_seed(seed)
     return torch.randn(count, width, dtype=torch.float64, generator=generator)
+
+
+def typed_rows(name: str, nodes: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """What a layer of types is given: rows of these nodes."""
+    return {
+        kind: drawn_rows(TYPED[kind], 3, WIDTHS[kind] if "widths" in name else WIDTH)[at]
+        .clone()
+        .requires_grad_()
+        for kind, at in nodes.items()
+    }
 
 
 def loss_of(out: torch.Tensor, rows: Any, seed: int) -> torch.Tensor:
