@@ -39,6 +39,10 @@ SIZES_OF_KERNELS = {
 }
 WINOGRAD_TOLERANCE = 1e-4  # what `exact=False` allows: transforms round, too
 
+# What must run, by the machine that kernels are written for.
+EVERYWHERE = {"window", "planar", "sliding", "tall", "depthwise", "grouped", "winograd"}
+METHODS = {"avx512": EVERYWHERE | {"sweep"}, "avx2": EVERYWHERE}
+
 Tile = tuple[str, int, int, bool]  # method, rows, vectors, whether pairs are multiplied
 
 
@@ -86,18 +90,29 @@ def draw_cases(seed: int) -> Iterator[LargeCase]:
 
 
 def select_cases(seed: int, cases: int, drawn: int = 1500) -> list[LargeCase]:
-    """The few of many drawn cases that have as many features as possible between them, methods first."""
+    """As many different cases of those drawn: first what adds methods and other features, then any.
+
+    Where none of them has a method that there is here, more are drawn until one does.
+    """
     stream = draw_cases(seed)
-    pool = [(case, case.features()) for case in (next(stream) for _ in range(drawn))]
+    pool = [(case, case.features()) for case in islice(stream, drawn)]
+    wanted = METHODS.get(machine.this_machine().name, {"window"})
+    methods = {case.method() for case, _ in pool if not case.is_transposed} | {"transposed"}
+    for case in islice(stream, 10 * drawn):
+        if wanted <= methods:
+            break
+        if not case.is_transposed and case.method() not in methods:
+            pool.append((case, case.features()))
+            methods.add(case.method())
     chosen: list[LargeCase] = []
     seen: set[str] = set()
-    methods = {case.method() for case, _ in pool if not case.is_transposed} | {"transposed"}
     while len(chosen) < cases:
-        case, features = max(
+        best = max(
             pool, key=lambda each: 10 * len((each[1] - seen) & methods) + len(each[1] - seen)
         )
-        chosen.append(case)
-        seen |= features
+        pool.remove(best)
+        chosen.append(best[0])
+        seen |= best[1]
     return chosen
 
 

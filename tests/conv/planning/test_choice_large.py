@@ -11,6 +11,7 @@ import pytest
 from shorthaul.conv.problem.machine import this_machine
 from tests.conv import large
 from tests.conv.large import (
+    METHODS,
     check,
     check_schedule,
     check_tiles,
@@ -20,12 +21,6 @@ from tests.conv.large import (
 )
 
 ROOT = Path(__file__).parents[3]
-EVERYWHERE = {"window", "planar", "sliding", "tall", "depthwise", "grouped"}
-# What must have run, by the machine that kernels are written for.
-METHODS = {
-    "avx512": EVERYWHERE | {"sweep", "winograd"},
-    "avx2": EVERYWHERE | {"winograd"},
-}
 
 
 def methods_of(kernels: set[str]) -> set[str]:
@@ -48,6 +43,13 @@ def test_every_method_here() -> None:
 @pytest.mark.skipif(this_machine().name != "avx512", reason="there is nothing to hold back")
 def test_every_method_held_to_avx2() -> None:
     check_held_to_avx2(0, 8)
+
+
+def test_cases_are_different_and_have_every_method() -> None:
+    cases = select_cases(1, 40, 400)
+    assert len(set(cases)) == 40
+    methods = {each.method().split()[0] for each in cases if not each.is_transposed}
+    assert methods >= METHODS.get(this_machine().name, {"window"})
 
 
 def test_what_is_drawn_covers_what_there_is() -> None:
