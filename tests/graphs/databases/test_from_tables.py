@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import sqlite3
+import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -78,6 +80,15 @@ def make(kind: str, place: Path, **options: Any) -> DatabaseGraph:
         for name, table in arrow.items():
             sources[name] = place / f"{name}.parquet"
             pytest.importorskip("pyarrow.parquet").write_table(table, sources[name])
+    elif kind in ("ipc", "ipc stream", "feather"):
+        for name, table in arrow.items():
+            sources[name] = place / name
+            if kind == "feather":
+                pytest.importorskip("pyarrow.feather").write_feather(table, sources[name])
+                continue
+            write = pyarrow.ipc.new_file if kind == "ipc" else pyarrow.ipc.new_stream
+            with write(sources[name], table.schema) as writer:
+                writer.write_table(table)
     elif kind == "pandas":
         pandas = pytest.importorskip("pandas")
         sources = {"users": pandas.DataFrame(USERS), "orders": pandas.DataFrame(ORDERS)}
@@ -88,7 +99,18 @@ def make(kind: str, place: Path, **options: Any) -> DatabaseGraph:
     return sh.graphs.from_tables(tables, **options)
 
 
-KINDS = ["arrow", "parquet", "pandas", "sqlite", "sqlite connection", "duckdb", "duckdb connection"]
+KINDS = [
+    "arrow",
+    "parquet",
+    "ipc",
+    "ipc stream",
+    "feather",
+    "pandas",
+    "sqlite",
+    "sqlite connection",
+    "duckdb",
+    "duckdb connection",
+]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -177,6 +199,145 @@ def test_keys_without_a_match_are_an_error_when_strict(tmp_path: Path) -> None:
         make("arrow", tmp_path, strict=True)
 
 
+def _edges(made: DatabaseGraph) -> list[tuple[int, int]]:
+    half = made.graph.num_edges // 2
+    return list(
+        zip(made.graph.source[:half].tolist(), made.graph.target[:half].tolist(), strict=True)
+    )
+
+
+@pytest.mark.parametrize("called", ["rowid", "RowId"])
+def test_a_column_that_is_called_as_row_numbers_are(called: str, tmp_path: Path) -> None:
+    """Its values join nothing, and it is a column like others."""
+    users = {called: [7, 9, 8], "id": [1, 2, 3], "row_number": [1, 1, 2]}
+    orders = {called: [40, 30], "buyer": [3, 1]}
+    tables = {
+        "users": Table(pyarrow.table(users), "id"),
+        "orders": Table(pyarrow.table(orders), None, {"buyer": "users"}),
+    }
+    for folder in (None, tmp_path):
+        made = sh.graphs.from_tables(tables, folder=folder)
+        assert _edges(made) == [(3, 2), (4, 0)]
+        assert made.find_nodes("users", [3, 1]).tolist() == [2, 0]
+        assert made.feature_names["orders"] == (called, f"{called} is missing")
+        assert len(made.feature_names["users"]) == 4
+        rows = made.features["users"][torch.arange(3)]
+        assert rows[:, 0].argsort().tolist() == [0, 2, 1]
+
+
+def test_a_row_number_may_be_the_key() -> None:
+    tables = {
+        "users": Table(pyarrow.table({"rowid": [7, 9]}), "rowid"),
+        "orders": Table(pyarrow.table({"rowid": [9, 7, 9]}), None, {"rowid": "users"}),
+    }
+    assert _edges(sh.graphs.from_tables(tables)) == [(2, 1), (3, 0), (4, 1)]
+
+
+def test_a_foreign_key_may_hold_another_column_than_the_primary_key() -> None:
+    users = pyarrow.table({"id": [1, 2, 3], "code": [2, 3, None]})
+    orders = Table(pyarrow.table({"buyer": [3, 2, 9]}), None, {"buyer": ("users", "code")})
+    made = sh.graphs.from_tables({"users": Table(users, "id"), "orders": orders})
+    assert _edges(made) == [(3, 1), (4, 0)]
+    assert list(made.unmatched.values()) == [1]
+    twice = Table(pyarrow.table({"code": [2, 2]}))
+    with pytest.raises(DatabaseError, match="its column `code` has 2 in 2 rows"):
+        sh.graphs.from_tables({"users": twice, "orders": orders})
+
+
+SCRIPT = """
+import os, sys, time
+os.environ["TZ"] = "America/New_York"
+time.tzset()
+import pyarrow, torch, shorthaul as sh
+moments = pyarrow.array([1577836800_000000, None], pyarrow.timestamp("us", "Asia/Tokyo"))
+texts = ["2020-01-01 02:00:00+02:00", "2020-01-01"]
+made = sh.graphs.from_tables({
+    "a": sh.graphs.Table(pyarrow.table({"t": moments}), time="t", columns={"t": "timestamp"}),
+    "b": sh.graphs.Table(pyarrow.table({"t": texts}), time="t", columns={"t": "timestamp"}),
+})
+print(made.graph.node_data["time"].tolist(), made.features["a"][0, 1:3].tolist(), made.features["b"][0, 1:3].tolist())
+"""
+
+
+def test_moments_are_those_of_utc_wherever_the_machine_is() -> None:
+    ran = subprocess.run(
+        [sys.executable, "-c", SCRIPT], capture_output=True, text=True, check=True, timeout=120
+    )
+    first = 1577836800_000000
+    assert ran.stdout.strip() == f"{[first, -(2**63), first, first]} [0.0, 1.0] [0.0, 1.0]"
+
+
+def test_columns_of_every_type_are_encoded_or_named() -> None:
+    connection = duckdb.connect()
+    connection.execute(
+        "CREATE TABLE t AS SELECT TIME '06:00:00' AS daily, 'b'::ENUM('a', 'b') AS kind, "
+        "[1.0::FLOAT] AS list, [1.0, 2.0]::FLOAT[2] AS pair, 3::UTINYINT AS small, 1.5::DECIMAL(5, 2) AS price, "
+        "INTERVAL 2 DAY AS span, {'a': 1} AS parts, TIMESTAMPTZ '2020-01-01 00:00:00+00' AS zoned FROM range(2)"
+    )
+    made = sh.graphs.from_tables({"t": Table()}, database=connection)
+    assert {name.split()[0] for name in made.feature_names["t"]} == {
+        "daily", "kind", "small", "price", "span", "zoned",
+    }  # fmt: skip
+    assert made.feature_names["t"][:3] == (
+        "daily",
+        "daily sine of the day",
+        "daily cosine of the day",
+    )
+    assert made.features["t"][0, 1:3].tolist() == pytest.approx([1.0, 0.0], abs=1e-6)
+    assert made.unencoded == {
+        "t": {"list": "FLOAT[]", "pair": "FLOAT[2]", "parts": "STRUCT(a INTEGER)"}
+    }
+
+
+def test_a_column_of_unique_ids_is_no_number(tmp_path: Path) -> None:
+    path = tmp_path / "ids.parquet"
+    duckdb.connect().execute(f"COPY (SELECT uuid() AS u FROM range(2)) TO '{path}'")
+    made = sh.graphs.from_tables({"t": Table(path)})
+    assert made.unencoded == {"t": {"u": "UUID"}}
+    assert not made.features
+
+
+def test_categories_of_pandas_are_categories() -> None:
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame({"kind": pandas.Categorical(["x", "y", "x", None])})
+    made = sh.graphs.from_tables({"t": Table(frame)})
+    assert made.feature_names["t"] == ("kind is x", "kind is y", "kind is another")
+    assert made.features["t"].tolist() == [[1, 0, 0], [0, 1, 0], [1, 0, 0], [0, 0, 0]]
+
+
+def test_what_was_registered_in_a_connection_is_found() -> None:
+    connection = duckdb.connect()
+    connection.register("users", pyarrow.table(USERS))
+    made = sh.graphs.from_tables({"users": Table(primary_key="id")}, database=connection)
+    assert made.graph.nodes_per_type == (3,)
+
+
+@pytest.mark.parametrize(
+    ("values", "unit", "expected"),
+    [
+        ([1, 2, None], "s", [1_000_000, 2_000_000]),
+        ([1.5, float("nan"), 2.25], "s", [1_500_000, -(2**63), 2_250_000]),
+        ([1, 2, 3], "ms", [1_000, 2_000, 3_000]),
+        ([1_500, 2_000, 3_000], "ns", [1, 2, 3]),
+        ([1, 2, None], None, [1, 2]),
+    ],
+)
+def test_times_that_are_numbers(values: list[Any], unit: str | None, expected: list[int]) -> None:
+    table = Table(pyarrow.table({"t": values}), time="t", columns={}, time_unit=unit)
+    times = sh.graphs.from_tables({"t": table}).graph.node_data["time"].tolist()
+    assert times[: len(expected)] == expected
+
+
+def test_times_of_several_units_are_told_apart() -> None:
+    dated = Table(pyarrow.table({"t": ["2020-01-01"]}), time="t")
+    counted = {"t": [1577836800]}
+    with pytest.raises(DatabaseError, match="its time `t` holds whole numbers, that of `a` is in"):
+        sh.graphs.from_tables({"a": dated, "b": Table(pyarrow.table(counted), time="t")})
+    seconds = Table(pyarrow.table(counted), time="t", time_unit="s")
+    made = sh.graphs.from_tables({"a": dated, "b": seconds})
+    assert made.graph.node_data["time"].tolist() == [1577836800_000000] * 2
+
+
 @pytest.mark.parametrize(
     ("tables", "told"),
     [
@@ -195,6 +356,19 @@ def test_keys_without_a_match_are_an_error_when_strict(tmp_path: Path) -> None:
         ),
         ({"a": Table(pyarrow.table({"t": [1]}), columns={"t": "sound"})}, "`t` is to be 'sound'"),
         ({"a": Table(pyarrow.table({"t": [1]}), columns={"e": torch.ones(2, 2)})}, "with 1 rows"),
+        ({"a": Table(pyarrow.table({"t": [1.5]}), time="t")}, "Say what they count since 1970"),
+        (
+            {"a": Table(pyarrow.table({"t": ["x"]}), time="t", time_unit="s")},
+            "time_unit is 's', but `t` holds no numbers",
+        ),
+        (
+            {"a": Table(pyarrow.table({"t": [1]}), time="t", time_unit="minutes")},
+            "it is one of 's', 'ms', 'us', 'ns', or None",
+        ),
+        (
+            {"a": Table(pyarrow.table({"b": [1]}), None, {"b": ("a", "c")})},
+            "it has no column `c`; there are b",
+        ),
         ({}, "there is no table"),
     ],
 )

@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 import re
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,7 +22,15 @@ import numpy as np
 import numpy.typing as npt
 
 from shorthaul.errors import DatabaseError
-from shorthaul.graphs.databases.opening import Workspace, quoted
+from shorthaul.graphs.databases.column_types import (
+    MOMENTS,
+    TIMES_OF_DAY,
+    is_category,
+    is_number,
+    write_moment,
+)
+from shorthaul.graphs.databases.names import quoted
+from shorthaul.graphs.databases.opening import Workspace
 from shorthaul.graphs.databases.tables import ENCODINGS, Table
 
 Column = npt.NDArray[Any]
@@ -32,19 +40,6 @@ MOST_CATEGORIES = 32
 TEXT_COLUMNS = 64
 _SECONDS = {"day": 86_400.0, "week": 604_800.0, "year": 31_556_952.0}
 _WORD = re.compile(r"\w+")
-_NUMBERS = (
-    "TINYINT",
-    "SMALLINT",
-    "INTEGER",
-    "BIGINT",
-    "HUGEINT",
-    "FLOAT",
-    "DOUBLE",
-    "DECIMAL",
-    "BOOLEAN",
-    "U",
-)
-_TIMES = ("DATE", "TIMESTAMP")
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,23 +66,44 @@ def choose_encodings(workspace: Workspace, name: str, table: Table) -> dict[str,
         return chosen
     found = {}
     for column, kind in types.items():
-        if column in keys:
-            continue
-        if kind.startswith(_NUMBERS):
-            found[column] = "number"
-        elif kind.startswith(_TIMES):
-            found[column] = "timestamp"
-        elif kind == "VARCHAR":
-            query = f"SELECT approx_count_distinct({quoted(column)}) FROM {quoted(name)}"
-            distinct = workspace.run(query, name).fetchone()[0]
-            found[column] = "category" if distinct <= MOST_CATEGORIES else "text"
+        encoding = None if column in keys else _choose_encoding(workspace, name, column, kind)
+        if encoding is not None:
+            found[column] = encoding
     return found
+
+
+def find_unencoded(workspace: Workspace, name: str, table: Table) -> dict[str, str]:
+    """The columns that none was chosen for, with their types; where encodings are given, none is missed."""
+    if table.columns is not None:
+        return {}
+    known = {table.primary_key, table.time, *table.foreign_keys}
+    known |= set(choose_encodings(workspace, name, table))
+    return {name: kind for name, kind in workspace.columns(name).items() if name not in known}
+
+
+def _choose_encoding(workspace: Workspace, name: str, column: str, kind: str) -> str | None:
+    if is_number(kind):
+        return "number"
+    if kind in MOMENTS or kind in TIMES_OF_DAY:
+        return "timestamp"
+    if is_category(kind):
+        return "category"
+    if kind != "VARCHAR":
+        return None
+    query = f"SELECT approx_count_distinct({quoted(column)}) FROM {quoted(name)}"
+    distinct = workspace.run(query, name).fetchone()[0]
+    return "category" if distinct <= MOST_CATEGORIES else "text"
 
 
 def fit_encoder(workspace: Workspace, name: str, column: str, kind: str) -> Encoder:
     """The encoder of a column; means, deviations and categories are those of the whole table."""
+    held = workspace.columns(name)[column]
     if kind == "number":
-        expression = f"CAST({quoted(column)} AS DOUBLE)"
+        expression = (
+            f"epoch({quoted(column)})"
+            if held == "INTERVAL"
+            else f"CAST({quoted(column)} AS DOUBLE)"
+        )
         mean, deviation = _measure(workspace, name, expression)
         names: tuple[str, ...] = (column, f"{column} is missing")
 
@@ -97,12 +113,14 @@ def fit_encoder(workspace: Workspace, name: str, column: str, kind: str) -> Enco
 
         return Encoder(expression, names, encode)
     if kind == "timestamp":
-        expression = f"epoch(CAST({quoted(column)} AS TIMESTAMP))"
+        expression, parts = f"epoch({write_moment(quoted(column), held)})", tuple(_SECONDS)
+        if held in TIMES_OF_DAY:
+            expression, parts = f"epoch(CAST({quoted(column)} AS TIME))", ("day",)
         mean, deviation = _measure(workspace, name, expression)
         waves = tuple(
-            f"{column} {wave} of the {part}" for part in _SECONDS for wave in ("sine", "cosine")
+            f"{column} {wave} of the {part}" for part in parts for wave in ("sine", "cosine")
         )
-        return Encoder(expression, (column, *waves), _encode_times(mean, deviation))
+        return Encoder(expression, (column, *waves), _encode_times(mean, deviation, parts))
     expression = f"CAST({quoted(column)} AS VARCHAR)"
     if kind == "text":
         names = tuple(f"{column} words {number}" for number in range(TEXT_COLUMNS))
@@ -134,12 +152,14 @@ def _measure(workspace: Workspace, name: str, expression: str) -> tuple[float, f
     return float(mean or 0.0), float(deviation or 0.0) or 1.0
 
 
-def _encode_times(mean: float, deviation: float) -> Callable[[Column, Column], Rows]:
+def _encode_times(
+    mean: float, deviation: float, parts: Sequence[str]
+) -> Callable[[Column, Column], Rows]:
     def encode(values: Column, missing: Column) -> Rows:
         seconds = np.where(missing, mean, values.astype(np.float64))
         columns = [(seconds - mean) / deviation]
-        for part in _SECONDS.values():
-            angle = 2 * math.pi * (seconds % part) / part
+        for part in parts:
+            angle = 2 * math.pi * (seconds % _SECONDS[part]) / _SECONDS[part]
             columns += [np.sin(angle), np.cos(angle)]
         rows = np.stack(columns, 1)
         rows[missing] = 0.0

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import sqlite3
 import tempfile
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +13,16 @@ import numpy as np
 import torch
 
 from shorthaul.errors import DatabaseError, ForeignKeyError
-from shorthaul.graphs.databases.encodings import Encoder, choose_encodings, fit_encoder
-from shorthaul.graphs.databases.opening import (
-    Workspace,
-    open_database,
-    quoted,
-    read_sqlite_tables,
-    require_keys,
+from shorthaul.graphs.databases.column_types import write_time
+from shorthaul.graphs.databases.encodings import (
+    Encoder,
+    choose_encodings,
+    find_unencoded,
+    fit_encoder,
 )
+from shorthaul.graphs.databases.names import quoted
+from shorthaul.graphs.databases.opening import Workspace, open_database, require_keys
+from shorthaul.graphs.databases.sqlite_tables import read_sqlite_tables
 from shorthaul.graphs.databases.tables import Table
 from shorthaul.graphs.graph import RelationalGraph
 from shorthaul.graphs.relation import Relation
@@ -47,6 +49,9 @@ class DatabaseGraph:
     feature_names: Mapping[str, tuple[str, ...]]  # what each column of the features is
     unmatched: Mapping[Relation, int]  # foreign keys that no primary key matches, not counting NULL
     keys: Mapping[str, Mapping[Any, int]]  # the row of each primary key
+    # Columns without an encoding, with their types, by table: those of types that have none.
+    unencoded: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    skipped_keys: Sequence[str] = ()  # foreign keys of SQLite that make no edges, and why
 
     def find_nodes(self, table: str, keys: Any) -> torch.Tensor:
         """Global ids of the rows with these primary keys.
@@ -87,10 +92,17 @@ def from_tables(
             in memory.
     """
     opened = open_database(database)
+    skipped: tuple[str, ...] = ()
     if tables is None:
         if not isinstance(opened, sqlite3.Connection):
             raise DatabaseError("database", "only SQLite declares its keys: pass `tables`.")
-        tables = read_sqlite_tables(opened)
+        tables, skipped = read_sqlite_tables(opened)
+        if skipped and strict:
+            raise DatabaseError(
+                "database",
+                f"a foreign key makes no edges: {skipped[0]}.\n"
+                "  With strict=False it is named in `skipped_keys`; or pass `tables`.",
+            )
     if not tables:
         raise DatabaseError("database", "there is no table.")
     with tempfile.TemporaryDirectory() as place:
@@ -98,7 +110,8 @@ def from_tables(
         try:
             for name, table in tables.items():
                 workspace.copy(name, table, opened)
-            return _build(workspace, tables, strict=strict, folder=folder)
+            made = _build(workspace, tables, strict=strict, folder=folder)
+            return replace(made, skipped_keys=skipped)
         finally:
             workspace.connection.close()
             if opened is not None and opened is not database:
@@ -113,18 +126,15 @@ def _build(
     edges: dict[tuple[str, str, str], torch.Tensor] = {}
     unmatched: dict[Relation, int] = {}
     for name, table in tables.items():
-        for column, other in table.foreign_keys.items():
+        for column in table.foreign_keys:
+            other, _ = table.find_target(column)
             relation = Relation(name, column, other)
             edges[relation], lost = _join(workspace, tables, relation)
             if lost and strict:
                 raise ForeignKeyError(name, column, other, lost)
             unmatched[relation] = lost
     graph = RelationalGraph.from_typed_edges(edges, counts).with_inverses()
-    times = {
-        name: _read_times(workspace, name, table.time, counts[name])
-        for name, table in tables.items()
-        if table.time is not None
-    }
+    times = _read_times(workspace, tables, counts)
     if times:
         graph = graph.with_data(nodes={"time": times})
     features, names = {}, {}
@@ -137,7 +147,9 @@ def _build(
         for name, table in tables.items()
         if table.primary_key is not None
     }
-    return DatabaseGraph(graph, features, names, unmatched, keys)
+    unencoded = {name: find_unencoded(workspace, name, table) for name, table in tables.items()}
+    unencoded = {name: columns for name, columns in unencoded.items() if columns}
+    return DatabaseGraph(graph, features, names, unmatched, keys, unencoded)
 
 
 def _join(
@@ -145,8 +157,9 @@ def _join(
 ) -> tuple[torch.Tensor, int]:
     """The rows that a foreign key joins, and how many of its values match no row."""
     name, column, other = relation
-    key = tables[other].primary_key
+    key = tables[name].find_target(column)[1] or tables[other].primary_key
     assert key is not None
+    rows = f"one.{workspace.row(name)}", f"other.{workspace.row(other)}"
     ends = (
         f"{quoted(name)} AS one LEFT JOIN {quoted(other)} AS other "
         f"ON one.{quoted(column)} = other.{quoted(key)}"
@@ -154,11 +167,11 @@ def _join(
     given = f"one.{quoted(column)} IS NOT NULL"
     where = f"{name}.{column}"
     lost = workspace.run(
-        f"SELECT count(*) FROM {ends} WHERE {given} AND other.rowid IS NULL", where
+        f"SELECT count(*) FROM {ends} WHERE {given} AND {rows[1]} IS NULL", where
     ).fetchone()[0]
     found = workspace.run(
-        f"SELECT one.rowid AS source, other.rowid AS target FROM {ends} "
-        f"WHERE {given} AND other.rowid IS NOT NULL ORDER BY 1",
+        f"SELECT {rows[0]} AS source, {rows[1]} AS target FROM {ends} "
+        f"WHERE {given} AND {rows[1]} IS NOT NULL ORDER BY 1",
         where,
     ).fetchnumpy()
     columns = [
@@ -167,17 +180,38 @@ def _join(
     return torch.stack(columns), int(lost)
 
 
-def _read_times(workspace: Workspace, name: str, column: str, count: int) -> torch.Tensor:
-    kind = workspace.columns(name)[column]
-    value = quoted(column) if "INT" in kind else f"epoch_us(CAST({quoted(column)} AS TIMESTAMP))"
-    query = f"SELECT coalesce(CAST({value} AS BIGINT), {NO_TIME + 1} - 1) AS time FROM {quoted(name)} ORDER BY rowid"
-    times = workspace.run(query, f"{name}.{column}").fetchnumpy()["time"]
-    return torch.from_numpy(np.array(times, dtype=np.int64).reshape(count))
+def _read_times(
+    workspace: Workspace, tables: Mapping[str, Table], counts: Mapping[str, int]
+) -> dict[str, torch.Tensor]:
+    """The times of the tables that have them: all of them moments, or all of them plain numbers."""
+    found: dict[str, torch.Tensor] = {}
+    plain: list[str] = []
+    dated: list[str] = []
+    for name, table in tables.items():
+        if table.time is None:
+            continue
+        kind = workspace.columns(name)[table.time]
+        column = quoted(table.time)
+        value = write_time(name, table.time, column, kind, table.time_unit)
+        (plain if value == column else dated).append(name)
+        row = workspace.row(name)
+        query = f"SELECT coalesce(CAST({value} AS BIGINT), {NO_TIME + 1} - 1) AS time FROM {quoted(name)} ORDER BY {row}"
+        times = workspace.run(query, f"{name}.{table.time}").fetchnumpy()["time"]
+        found[name] = torch.from_numpy(np.array(times, dtype=np.int64).reshape(counts[name]))
+    if plain and dated:
+        raise DatabaseError(
+            plain[0],
+            f"its time `{tables[plain[0]].time}` holds whole numbers, that of `{dated[0]}` is in "
+            "microseconds since 1970.\n"
+            "  Say what they count since 1970: time_unit='s', 'ms', 'us' or 'ns'.",
+        )
+    return found
 
 
 def _read_keys(workspace: Workspace, name: str, column: str) -> dict[Any, int]:
-    query = f"SELECT {quoted(column)}, rowid FROM {quoted(name)} ORDER BY rowid"
-    return {row[0]: int(row[1]) for row in workspace.run(query, name).fetchall()}
+    row = workspace.row(name)
+    query = f"SELECT {quoted(column)}, {row} FROM {quoted(name)} ORDER BY 2"
+    return {found[0]: int(found[1]) for found in workspace.run(query, name).fetchall()}
 
 
 def _encode(
@@ -222,7 +256,8 @@ def _encode_rows(
     if not encoders:
         return []
     values = ", ".join(f"{each.expression} AS c{at}" for at, each in enumerate(encoders))
-    query = f"SELECT {values} FROM {quoted(name)} WHERE rowid >= {start} AND rowid < {stop} ORDER BY rowid"
+    row = workspace.row(name)
+    query = f"SELECT {values} FROM {quoted(name)} WHERE {row} >= {start} AND {row} < {stop} ORDER BY {row}"
     found = workspace.run(query, name).fetchnumpy()
     parts = []
     for at, encoder in enumerate(encoders):

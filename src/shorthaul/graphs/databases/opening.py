@@ -1,35 +1,29 @@
 """Tables of every kind -> tables of one DuckDB connection, whose rows are numbered from 0.
 
 Rows are copied once, in their order, into a database of our own, which DuckDB keeps on disk where it
-is larger than memory. Text of users is never part of a query but as a quoted name.
+is larger than memory.
 """
 
 from __future__ import annotations
 
 import os
 import sqlite3
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from shorthaul.errors import DatabaseError, MissingExtraError
+from shorthaul.graphs.databases.names import quoted
+from shorthaul.graphs.databases.sqlite_tables import read_sqlite_rows
 from shorthaul.graphs.databases.tables import Table
 
 _ROWS_AT_ONCE = 65_536
+_ARROW_START, _ARROW_STREAM_START = b"ARROW1", b"\xff\xff\xff\xff"
 SQLITE_START = b"SQLite format 3\x00"
 
 
-def quoted(name: str) -> str:
-    """A name as it stands in a query.
-
-    >>> quoted('a"b')
-    '"a""b"'
-    """
-    return '"' + name.replace('"', '""') + '"'
-
-
 class Workspace:
-    """One DuckDB database with a copy of every table; `rowid` is the number of a row."""
+    """One DuckDB database with a copy of every table, and the number of each of its rows."""
 
     def __init__(self, folder: Path) -> None:
         try:
@@ -40,6 +34,9 @@ class Workspace:
         self.connection = duckdb.connect(
             str(folder / "tables.duckdb"), config={"temp_directory": str(folder / "spill")}
         )
+        # Moments are those of UTC wherever the machine is.
+        self.run("SET TimeZone = 'UTC'", "database")
+        self._row_names: dict[str, str] = {}
 
     def run(self, query: str, where: str) -> Any:
         """The result of a query; DuckDB's error becomes one that says which table it is about."""
@@ -50,8 +47,10 @@ class Workspace:
 
     def copy(self, name: str, table: Table, database: Any) -> None:
         """Make the table, in the order of its rows."""
-        if table.source is not None:
-            self._copy_source(name, table.source)
+        if isinstance(table.source, str | os.PathLike):
+            self._copy_file(name, os.fspath(table.source))
+        elif table.source is not None:
+            self._copy_rows(name, table.source)
         elif isinstance(database, sqlite3.Connection):
             self._copy_sqlite(name, database)
         elif database is not None:
@@ -60,29 +59,57 @@ class Workspace:
             raise DatabaseError(
                 name, "it has no `source`, and there is no `database` to find it in."
             )
+        self._number(name)
 
     def columns(self, name: str) -> dict[str, str]:
         """The type of each column, as DuckDB calls it."""
         rows = self.run(f"DESCRIBE {quoted(name)}", name).fetchall()
-        return {str(row[0]): str(row[1]) for row in rows}
+        number = self._row_names.get(name)
+        return {str(row[0]): str(row[1]) for row in rows if quoted(str(row[0])) != number}
 
     def count(self, name: str) -> int:
         """How many rows it has."""
         return int(self.run(f"SELECT count(*) FROM {quoted(name)}", name).fetchone()[0])
 
-    def _copy_source(self, name: str, source: Any) -> None:
-        if isinstance(source, str | os.PathLike):
-            path = os.fspath(source).replace("'", "''")
-            query = f"CREATE TABLE {quoted(name)} AS SELECT * FROM read_parquet('{path}')"
-            self.run(query, name)
+    def row(self, name: str) -> str:
+        """The number of a row in queries."""
+        return self._row_names[name]
+
+    def _number(self, name: str) -> None:
+        """Find a name for the number of a row: a column that is called `rowid` hides DuckDB's."""
+        columns = self.columns(name)
+        hiding = next((each for each in columns if each.lower() == "rowid"), None)
+        self._row_names[name] = "rowid"
+        if hiding is None:
             return
+        taken = {each.lower() for each in columns}
+        column, number = (_find_free(word, taken) for word in ("column_rowid", "row_number"))
+        copied = f"{name} as it was copied"
+        for query in (
+            f"ALTER TABLE {quoted(name)} RENAME COLUMN {quoted(hiding)} TO {quoted(column)}",
+            f"ALTER TABLE {quoted(name)} RENAME TO {quoted(copied)}",
+            f"CREATE VIEW {quoted(name)} AS SELECT * RENAME ({quoted(column)} AS {quoted(hiding)}), "
+            f"rowid AS {quoted(number)} FROM {quoted(copied)}",
+        ):
+            self.run(query, name)
+        self._row_names[name] = quoted(number)
+
+    def _copy_file(self, name: str, path: str) -> None:
+        reader = _open_arrow(name, path)
+        if reader is not None:
+            self._copy_rows(name, reader)
+            return
+        literal = path.replace("'", "''")
+        self.run(f"CREATE TABLE {quoted(name)} AS SELECT * FROM read_parquet('{literal}')", name)
+
+    def _copy_rows(self, name: str, source: Any) -> None:
         try:
             self.connection.register("given_rows", source)
         except (self.error, TypeError) as error:
             raise DatabaseError(
                 name,
                 f"its source is {type(source).__name__}; pass a pandas DataFrame, an Arrow table or the "
-                "path of a Parquet file.",
+                "path of a Parquet, Arrow or Feather file.",
             ) from error
         self.run(f"CREATE TABLE {quoted(name)} AS SELECT * FROM given_rows", name)
         self.connection.unregister("given_rows")
@@ -91,70 +118,50 @@ class Workspace:
         """From another connection, by Arrow batches: connections do not share tables."""
         query = f"SELECT * FROM {quoted(name)}"
         try:
-            reader = database.cursor().sql(query).to_arrow_reader(_ROWS_AT_ONCE)
+            try:
+                found = database.cursor().sql(query)
+            except self.error:  # what was registered is known to the connection itself alone
+                found = database.sql(query)
+            reader = found.to_arrow_reader(_ROWS_AT_ONCE)
         except self.error as error:
             raise DatabaseError(name, str(error)) from error
-        self._copy_source(name, reader)
+        self._copy_rows(name, reader)
 
     def _copy_sqlite(self, name: str, database: sqlite3.Connection) -> None:
-        try:
-            import pyarrow
-        except ImportError as error:
-            raise MissingExtraError("pyarrow", "database", "reading SQLite") from error
-        try:
-            schema = pyarrow.schema(
-                [(column, kind) for column, kind in _read_kinds(database, name, pyarrow)]
-            )
-        except sqlite3.Error as error:
-            raise DatabaseError(name, str(error)) from error
-        self._copy_source(name, schema.empty_table())
-        cursor = database.execute(f"SELECT * FROM {quoted(name)}")
-        while rows := cursor.fetchmany(_ROWS_AT_ONCE):
-            columns = [
-                pyarrow.array(
-                    [*map(_as_text, values)] if kind == pyarrow.string() else values, type=kind
-                )
-                for values, kind in zip(zip(*rows, strict=True), schema.types, strict=True)
-            ]
-            # SQLite is read by the thread that opened it, so DuckDB cannot ask for batches itself.
-            self.connection.register("given_rows", pyarrow.table(columns, schema=schema))
+        # SQLite is read by the thread that opened it, so DuckDB cannot ask for batches itself.
+        parts = read_sqlite_rows(database, name)
+        self._copy_rows(name, next(parts))
+        for part in parts:
+            self.connection.register("given_rows", part)
             self.run(f"INSERT INTO {quoted(name)} SELECT * FROM given_rows", name)
             self.connection.unregister("given_rows")
 
 
-def _as_text(value: Any) -> str | None:
-    return None if value is None else str(value)
+def _find_free(word: str, taken: set[str]) -> str:
+    while word in taken:
+        word += "_"
+    return word
 
 
-def _read_kinds(database: sqlite3.Connection, name: str, pyarrow: Any) -> Iterator[tuple[str, Any]]:
-    """Columns of a SQLite table with the type that all of their values have, as values have types there."""
-    found = [row[1] for row in database.execute(f"PRAGMA table_info({quoted(name)})")]
-    if not found:
-        raise DatabaseError(name, "the database has no table of that name.")
-    for column in found:
-        query = f"SELECT DISTINCT typeof({quoted(column)}) FROM {quoted(name)}"
-        kinds = {row[0] for row in database.execute(query)} - {"null"}
-        if kinds <= {"integer"}:
-            yield column, pyarrow.int64()
-        elif kinds <= {"integer", "real"}:
-            yield column, pyarrow.float64()
-        else:
-            yield column, pyarrow.binary() if "blob" in kinds else pyarrow.string()
-
-
-def read_sqlite_tables(database: sqlite3.Connection) -> dict[str, Table]:
-    """The tables of a SQLite database, with the keys that it declares."""
-    query = "SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite_%' ORDER BY name"
-    tables = {}
-    for (name,) in database.execute(query).fetchall():
-        columns = database.execute(f"PRAGMA table_info({quoted(name)})").fetchall()
-        keys = [row[1] for row in columns if row[5]]
-        foreign = database.execute(f"PRAGMA foreign_key_list({quoted(name)})").fetchall()
-        tables[name] = Table(
-            primary_key=keys[0] if len(keys) == 1 else None,
-            foreign_keys={row[3]: row[2] for row in reversed(foreign)},
-        )
-    return tables
+def _open_arrow(name: str, path: str) -> Any:
+    """The batches of an Arrow or Feather file; None for a file of another kind, or several."""
+    if not Path(path).is_file():
+        return None
+    with Path(path).open("rb") as file:
+        start = file.read(len(_ARROW_START))
+    if start[:4] == _ARROW_STREAM_START or start == _ARROW_START:
+        try:
+            import pyarrow.dataset
+            import pyarrow.ipc
+        except ImportError as error:
+            raise MissingExtraError("pyarrow", "database", "reading Arrow files") from error
+        try:
+            if start == _ARROW_START:
+                return pyarrow.dataset.dataset(path, format="ipc").scanner().to_reader()
+            return pyarrow.ipc.open_stream(pyarrow.memory_map(path))
+        except (pyarrow.ArrowException, OSError) as error:
+            raise DatabaseError(name, f"{path} cannot be read: {error}") from error
+    return None
 
 
 def open_database(given: Any) -> Any:
@@ -187,17 +194,29 @@ def require_keys(workspace: Workspace, tables: Mapping[str, Table]) -> None:
             if column not in columns:
                 known = ", ".join(columns)
                 raise DatabaseError(name, f"it has no column `{column}`; there are {known}.")
-        for column, other in table.foreign_keys.items():
-            if other not in tables or tables[other].primary_key is None:
+        for column in table.foreign_keys:
+            other, key = table.find_target(column)
+            if other not in tables or (key or tables[other].primary_key) is None:
                 raise DatabaseError(
                     name, f"`{column}` refers to `{other}`, which is no table with a primary key."
                 )
-        if table.primary_key is None:
-            continue
-        key = quoted(table.primary_key)
-        query = f"SELECT {key}, count(*) FROM {quoted(name)} GROUP BY 1 HAVING count(*) > 1 OR {key} IS NULL LIMIT 1"
-        if wrong := workspace.run(query, name).fetchone():
-            what = "is NULL" if wrong[0] is None else f"has {wrong[0]!r}"
-            raise DatabaseError(
-                name, f"its primary key `{table.primary_key}` {what} in {wrong[1]:,} rows."
-            )
+            if key is not None:
+                _require_unique(workspace, other, key, "column", may_miss=True)
+        if table.primary_key is not None:
+            _require_unique(workspace, name, table.primary_key, "primary key", may_miss=False)
+
+
+def _require_unique(
+    workspace: Workspace, name: str, column: str, what: str, *, may_miss: bool
+) -> None:
+    columns = workspace.columns(name)
+    if column not in columns:
+        raise DatabaseError(name, f"it has no column `{column}`; there are {', '.join(columns)}.")
+    key = quoted(column)
+    wrong_rows = (
+        f"count(*) > 1 AND {key} IS NOT NULL" if may_miss else f"count(*) > 1 OR {key} IS NULL"
+    )
+    query = f"SELECT {key}, count(*) FROM {quoted(name)} GROUP BY 1 HAVING {wrong_rows} LIMIT 1"
+    if wrong := workspace.run(query, name).fetchone():
+        found = "is NULL" if wrong[0] is None else f"has {wrong[0]!r}"
+        raise DatabaseError(name, f"its {what} `{column}` {found} in {wrong[1]:,} rows.")
