@@ -9,7 +9,7 @@ import torch
 import shorthaul as sh
 from shorthaul.errors import GraphError, GraphFileError
 from shorthaul.graphs import RelationalGraph
-from shorthaul.graphs.attached_data import gather_edge_rows, join_relations
+from shorthaul.graphs.attached_data import count_within_relation, gather_edge_rows, join_relations
 from shorthaul.tensors import UnifiedTensor
 
 RATES, CITES = ("user", "rates", "film"), ("film", "cites", "film")
@@ -108,6 +108,19 @@ def test_rows_of_relations_are_found_by_edge_ids() -> None:
     ((places, rows),) = found.values()
     assert places.tolist() == [0, 2, 3]
     assert rows.flatten().tolist() == [30.0, 10.0, 30.0]
+
+
+def test_places_in_a_relation_on_disk_read_two_edges_and_no_column(tmp_path: Path) -> None:
+    count = 100_000
+    ends = torch.arange(count) % 50
+    edges = {("a", name, "a"): torch.stack([ends, ends.flip(0)]) for name in ("x", "y")}
+    RelationalGraph.from_typed_edges(edges, {"a": 50}).save(tmp_path, ["relation", "target"])
+    graph = RelationalGraph.open(tmp_path)
+    graph.by_relation()
+    with sh.meter() as meter:
+        places = count_within_relation(graph, torch.tensor([count + 7, 2 * count - 1]), 1)
+    assert places.tolist() == [7, count - 1]
+    assert meter.read_bytes < 50_000
 
 
 def test_numbers_of_some_relations_become_one_for_each_edge() -> None:

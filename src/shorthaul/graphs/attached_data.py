@@ -150,12 +150,21 @@ def gather_edge_rows(
 
 def count_within_relation(graph: Edges, edges: torch.Tensor, number: int) -> torch.Tensor:
     """Edge ids of one relation as places among the relation's edges."""
-    index = graph.by_relation()
-    start, stop = index.pointers[number : number + 2].tolist()
-    own = as_plain(index.edges)[start:stop]
-    if len(own) == 0 or int(own[-1]) - int(own[0]) + 1 == len(own):  # they follow each other
-        return edges.long() - (int(own[0]) if len(own) else 0)
-    return torch.searchsorted(own, edges.to(own.dtype))
+    index, own = graph.by_relation(), range_of_relation(graph, number)
+    if not own:
+        return edges.long()
+    ends = torch.tensor([own[0], own[-1]], dtype=torch.int64, device="cpu")
+    first, last = map(int, as_plain(index.edges[ends]))
+    if last - first == own[-1] - own[0]:  # they follow each other
+        return edges.long() - first
+    ids = as_plain(index.edges[own.start : own.stop])
+    return torch.searchsorted(ids, edges.to(ids.dtype))
+
+
+def range_of_relation(graph: Edges, number: int) -> range:
+    """Where a relation's edges are in the index by relation, in memory or on disk."""
+    start, stop = as_plain(graph.by_relation().pointers[number : number + 2]).tolist()
+    return range(start, stop)
 
 
 def repeat_for_inverses(data: Mapping[str, EdgeRows]) -> dict[str, EdgeRows]:

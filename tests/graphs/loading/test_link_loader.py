@@ -1,5 +1,6 @@
 """Edges as seeds: against lists of edges, and what a batch may not contain."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -224,6 +225,26 @@ def test_a_relation_and_its_edges() -> None:
     assert {each.device.type for each in (moved.sources, moved.edges, moved.seeds)} == {"meta"}
 
 
+def test_a_relation_of_a_graph_on_disk(tmp_path: Path) -> None:
+    shop().save(tmp_path, ["relation", "target"])
+    (batch,) = LinkLoader(RelationalGraph.open(tmp_path), None, "knows", fan_outs=[1])
+    assert batch.edges is not None
+    assert batch.edges.tolist() == list(range(120, 150))
+
+
+def test_negatives_may_know_more_edges_than_the_loader() -> None:
+    known = shop(seed=1)
+    loader = LinkLoader(GRAPH, None, "buys", fan_outs=[1], negatives=NegativeSampler(known))
+    (batch,) = loader
+    assert not set(pairs_of(batch)[batch.num_positives :]) & set(triples(known))
+
+
+def _only(types: dict[str, int]) -> RelationalGraph:
+    return RelationalGraph.from_typed_edges(
+        {("user", "sells", "item"): torch.tensor([[0], [0]])}, types
+    )
+
+
 GRAPH = shop()
 
 
@@ -257,6 +278,9 @@ GRAPH = shop()
         ({"batch_size": 0}, "batch_size must be a whole number from 1 on"),
         ({"fan_outs": NeighborSampler(GRAPH, [1]), "replace": True}, "those of the sampler"),
         ({"fan_outs": NeighborSampler(shop(), [1])}, "of another graph than the loader"),
+        ({"negatives": NegativeSampler(random_graph())}, "a graph with other types of nodes"),
+        ({"negatives": NegativeSampler(_only({"user": 13, "item": 9}))}, "other numbers of nodes"),
+        ({"negatives": NegativeSampler(_only({"user": 12, "item": 9}))}, "other relations than"),
     ],
 )
 def test_what_does_not_fit_is_named(options: dict[str, Any], told: str) -> None:

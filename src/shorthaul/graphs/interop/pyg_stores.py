@@ -24,7 +24,9 @@ import numpy as np
 import torch
 
 from shorthaul.errors import MissingExtraError, SamplingError
+from shorthaul.graphs.attached_data import range_of_relation
 from shorthaul.graphs.declared_types import listed
+from shorthaul.graphs.edge_tensors import as_plain
 from shorthaul.graphs.graph import RelationalGraph
 from shorthaul.graphs.interop.pyg import count_within_type
 from shorthaul.graphs.loading.feature_rows import as_table
@@ -208,11 +210,12 @@ class GraphStore(pyg.GraphStore):  # type: ignore[misc]
     def _edges_of(self, relation: Any) -> tuple[torch.Tensor, torch.Tensor]:
         """Local source and target ids of one relation's edges, in the order they were given."""
         number = self.graph.relation_number(tuple(relation))
-        index = self.graph.by_relation()
-        start, stop = index.pointers[number : number + 2].tolist()
-        edges = index.edges[start:stop]
+        own = range_of_relation(self.graph, number)
+        edges = as_plain(self.graph.by_relation().edges[own.start : own.stop])
         named = self.graph.relations[number]
-        source, target = self.graph.source[edges].long(), self.graph.target[edges].long()
+        source, target = (
+            as_plain(each[edges]).long() for each in (self.graph.source, self.graph.target)
+        )
         return (
             count_within_type(self.graph, named, "source", source),
             count_within_type(self.graph, named, "target", target),

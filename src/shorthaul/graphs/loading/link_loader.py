@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from shorthaul.errors import SamplingError
+from shorthaul.graphs.attached_data import range_of_relation
 from shorthaul.graphs.edge_tensors import as_plain, read_numbers
 from shorthaul.graphs.graph import RelationalGraph
 from shorthaul.graphs.loading.epochs import EpochLoader, attach_graph, choose_sampler
@@ -64,7 +65,8 @@ class LinkLoader(EpochLoader[LinkSample, LinkBatch]):
             0; None (default) makes true edges 1.
         times: A moment for each of the edges or pairs; None (default) takes the sampler's
             `edge_times` of the edges, where it has them.
-        negatives: A `NegativeSampler`; None (default) for no negatives.
+        negatives: A `NegativeSampler` of this graph, or of one with the same nodes and relations,
+            whose edges are no negatives either; None (default) for no negatives.
         num_negatives: How many for each edge (default 1).
         leaves_out: `"edge"` leaves an edge itself out of the sample of its batch, and
             `"edge_and_reverse"` also the edge that leads back; of pairs, all edges that join them.
@@ -116,6 +118,7 @@ class LinkLoader(EpochLoader[LinkSample, LinkBatch]):
             raise SamplingError(
                 f"leaves_out must be None, 'edge' or 'edge_and_reverse', got {leaves_out!r}."
             )
+        _require_same_nodes(graph, negatives)
         links = _read_links(graph, edges, pairs, relations)
         self.links = _add_times(self.sampler, negatives, links, times)
         count = self.links.sources.shape[0]
@@ -172,6 +175,25 @@ class LinkLoader(EpochLoader[LinkSample, LinkBatch]):
         return f"LinkLoader({self.graph!r}, {edges:,} edges in {len(self):,} batches)"
 
 
+def _require_same_nodes(graph: RelationalGraph, negatives: NegativeSampler | None) -> None:
+    """Raise unless numbers of nodes and relations mean the same in both graphs, which may have other edges."""
+    if negatives is None or negatives.graph is graph:
+        return
+    other = negatives.graph
+    shared = min(graph.num_relations, other.num_relations)  # inverses come after the others
+    for what, is_same in (
+        ("types of nodes", graph.node_types == other.node_types),
+        ("numbers of nodes", graph.nodes_per_type == other.nodes_per_type),
+        ("relations", graph.relations[:shared] == other.relations[:shared]),
+    ):
+        if not is_same:
+            raise SamplingError(
+                f"the negatives are of a graph with other {what} than the loader's.\n"
+                "  Make the NegativeSampler of the loader's graph, or of one with the same nodes and "
+                "relations."
+            )
+
+
 def _read_links(graph: RelationalGraph, edges: Any, pairs: Any, relations: Any) -> TrueLinks:
     if pairs is not None and edges is not None:
         raise SamplingError("links are given as edges or as pairs: pass `edges` or `pairs`.")
@@ -183,9 +205,8 @@ def _read_links(graph: RelationalGraph, edges: Any, pairs: Any, relations: Any) 
 def _read_edges(graph: RelationalGraph, edges: Any) -> TrueLinks:
     if isinstance(edges, str) or (isinstance(edges, tuple) and len(edges) == 3):
         number = graph.relation_number(edges)
-        index = graph.by_relation()
-        start, stop = index.pointers[number : number + 2].tolist()
-        ids = as_plain(index.edges[start:stop]).long()
+        own = range_of_relation(graph, number)
+        ids = as_plain(graph.by_relation().edges[own.start : own.stop]).long()
     elif edges is None:
         ids = torch.arange(graph.num_edges, dtype=torch.int64, device="cpu")
     else:
