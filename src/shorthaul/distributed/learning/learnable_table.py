@@ -109,6 +109,7 @@ class LearnableTable(nn.Module):
             parts.described,
         )
         self._passes = 0
+        self.numbering = parts.manifest.numbering  # by which a checkpoint is known
         self.part_rows = parts.own_rows(node_type)  # of `weight`, by part
 
     @property
