@@ -10,6 +10,7 @@ import torch
 
 import shorthaul as sh
 from shorthaul.distributed.checked_files import FilesToCheck, check_files
+from shorthaul.distributed.partition import manifest as manifest_module
 from shorthaul.distributed.partition.manifest import Manifest
 from shorthaul.distributed.ranks.line import Line
 from shorthaul.distributed.ranks.world import find_world
@@ -68,6 +69,16 @@ def test_ranks_meet_while_they_check_files(tmp_path: Path) -> None:
     cut_homogeneous(tmp_path, 2, hot=0.1)
     one, other = run_ranks(check_in_slices, 2, tmp_path, tmp_path)
     assert one == other > len(Manifest.read(tmp_path).files) / 2
+
+
+def test_ranks_meet_within_a_large_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cut_homogeneous(tmp_path, 1)
+    manifest = Manifest.read(tmp_path)
+    monkeypatch.setattr(manifest_module, "_SUMMED_BYTES", 100)
+    name = "topology/edges.npy"
+    size_bytes, _ = manifest.files[name]
+    met = list(manifest.require_checksums(tmp_path, lambda each: each == name))
+    assert len(met) == -(-size_bytes // 100) > 1
 
 
 def test_checksums_may_be_left_out(tmp_path: Path) -> None:

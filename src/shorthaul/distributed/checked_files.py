@@ -39,7 +39,7 @@ class FilesToCheck:
         return self.beside[shared.index(name) % len(self.beside)] == self.rank
 
     def check(self, *, checksums: bool) -> Iterator[str]:
-        """Raise when something is wrong, file by file."""
+        """Raise when something is wrong, block by block."""
         self.manifest.require_files(self.folder, self.is_read)
         if checksums:
             yield from self.manifest.require_checksums(self.folder, self.is_own_work)

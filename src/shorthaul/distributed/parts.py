@@ -25,7 +25,7 @@ from shorthaul.distributed.partition.manifest import (
     seeds_file,
 )
 from shorthaul.distributed.partition.mapped import map_file, map_topology
-from shorthaul.distributed.ranks.agreement import require_equal, share_problem
+from shorthaul.distributed.ranks.agreement import read_together, require_equal, share_problem
 from shorthaul.distributed.ranks.line import Line
 from shorthaul.distributed.ranks.wire import Wire
 from shorthaul.distributed.ranks.world import (
@@ -37,8 +37,8 @@ from shorthaul.distributed.ranks.world import (
 )
 from shorthaul.distributed.tables.distributed_table import DistributedTable
 from shorthaul.distributed.tables.gather_plan import Placement
-from shorthaul.distributed.tables.near_rows import NearRows, Storage, open_rows
-from shorthaul.distributed.tables.wire_format import WireName, plan_wire_format
+from shorthaul.distributed.tables.near_rows import STORAGES, NearRows, Storage, open_rows
+from shorthaul.distributed.tables.wire_format import WireFormat, WireName, plan_wire_format
 from shorthaul.errors import RowArgumentError
 from shorthaul.graphs import RelationalGraph
 from shorthaul.jit.outside_graphs import outside_graphs
@@ -138,9 +138,16 @@ class Parts:
         Args:
             name: As `partition` was given it.
         """
-        kind, facts = self._find_table(name, node_type)
-        dtype = getattr(torch, facts.dtype)
-        form = plan_wire_format(wire, dtype, facts.row_shape)
+
+        def read() -> tuple[str, TableFacts, WireFormat]:
+            if storage not in STORAGES:
+                raise RowArgumentError("storage", f"one of {', '.join(STORAGES)}", repr(storage))
+            kind, facts = self._find_table(name, node_type)
+            dtype = getattr(torch, facts.dtype)
+            return kind, facts, plan_wire_format(wire, dtype, facts.row_shape)
+
+        what = f"the arguments of a table `{name}`"
+        kind, facts, form = read_together(self.line, what, self.described, read)
         words = f"{kind}.{name}"
         line = self.make_line(f"table {words}, {wire}, {next(self._names)}")
         own = range(self._starts[self.rank], self._starts[self.rank + 1])
@@ -287,13 +294,13 @@ def open(
     place = Path(folder)
     world = find_world()
     seconds = settings.exchange_seconds if timeout_seconds is None else timeout_seconds
-    if not seconds > 0:
-        raise RowArgumentError("timeout_seconds", "a positive number", repr(timeout_seconds))
-    line = Line(world, timeout_seconds=seconds, name="parts")
     manifest: Manifest | None = None
     problem: Exception | None = None
     words = f"the parts of rank {world.rank}"
     try:
+        if not seconds > 0:
+            seconds = settings.exchange_seconds  # for as long as it takes to tell the others
+            raise RowArgumentError("timeout_seconds", "a positive number", repr(timeout_seconds))
         manifest = Manifest.read(place)
         manifest.book.merged(world.ranks)
         starts = manifest.book.parts_of_ranks(world.ranks)
@@ -301,6 +308,10 @@ def open(
     except Exception as error:
         problem = error
     me = describe_self(world.rank, words, place / MANIFEST if manifest else None)
+    known = [
+        me if each == world.rank else Peer(each, "", "", 0, "", "") for each in range(world.ranks)
+    ]
+    line = Line(world, timeout_seconds=seconds, peers=known, name="parts")
 
     def meet(wire: Wire) -> tuple[Peer, ...]:
         share_problem(wire, problem, words)

@@ -59,8 +59,9 @@ class ExchangeError(ShorthaulError, RuntimeError):
         remedy: str,
     ) -> None:
         told = "".join(f"\n  {each}" for each in blamed)
+        whose = f" ({parts})" if parts else ""
         super().__init__(
-            f"rank {rank} ({parts}) could not exchange {where}: {what}.{told}\n  {remedy}"
+            f"rank {rank}{whose} could not exchange {where}: {what}.{told}\n  {remedy}"
         )
         self.rank, self.where, self.blamed = rank, where, tuple(blamed)
 

@@ -179,10 +179,10 @@ def make_after_another_stopped(rank: int, folder: Path) -> None:
     parts = open_here(folder)
     if rank == 0:
         os.kill(os.getpid(), signal.SIGSTOP)
-    parts.features()
+    parts.make_line("a test")
 
 
-def test_a_table_is_not_waited_for_without_end(tmp_path: Path) -> None:
+def test_a_new_group_is_not_waited_for_without_end(tmp_path: Path) -> None:
     cut_homogeneous(tmp_path, 2)
     started, results = start_ranks(
         make_after_another_stopped, 2, tmp_path, tmp_path, store=free_address()
@@ -192,7 +192,7 @@ def test_a_table_is_not_waited_for_without_end(tmp_path: Path) -> None:
     started[0].kill()
     error = end_ranks(started, results)[1]
     assert has_ended
-    assert "could not exchange setting up table node.features" in error.text
+    assert "could not exchange setting up a test" in error.text
     assert "nothing came within 2 s" in error.text
     assert "rank 0 (part 0, process" in error.text
 
@@ -230,6 +230,54 @@ def test_ranks_that_ask_for_other_things_are_told(tmp_path: Path) -> None:
     one, other = run_failing_ranks(ask_out_of_step, 2, tmp_path, tmp_path)
     assert isinstance(one, Failed)  # rank 1 did not come a second time
     assert other == 0
+
+
+def ask_wrongly(rank: int, folder: Path, what: str) -> Any:
+    parts = open_here(folder, timeout_seconds=0.0 if (what, rank) == ("parts", 1) else 20.0)
+    if what == "table":
+        return parts.features(storage="tape" if rank else "mapped")
+    if what == "learnable table":
+        return sh.distributed.LearnableTable(parts, "term" if rank else "node", 3)
+    return sh.distributed.MiniBatchLoader(parts, batch_size=0 if rank else 4)
+
+
+@pytest.mark.parametrize("what", ["parts", "table", "learnable table", "loader"])
+def test_a_wrong_argument_on_one_rank_is_known_to_all(tmp_path: Path, what: str) -> None:
+    cut_homogeneous(tmp_path, 2)
+    one, other = run_failing_ranks(ask_wrongly, 2, tmp_path, tmp_path, what)
+    assert one.kind == "PeerError"
+    assert f"{other.kind}: {other.text.splitlines()[0]}" in one.text
+
+
+def open_alone(rank: int, folder: Path) -> None:
+    if rank == 0:
+        open_here(folder)
+    dist.barrier()
+
+
+def test_a_rank_that_does_not_open_the_parts_is_named(tmp_path: Path) -> None:
+    cut_homogeneous(tmp_path, 2)
+    error = run_failing_ranks(open_alone, 2, tmp_path, tmp_path)[0]
+    assert "rank 0 (part 0) could not exchange setting up parts" in error.text
+    assert "\n  rank 1 gave no sign of life" in error.text
+
+
+def fail_for_lack_of_memory(rank: int, folder: Path) -> None:
+    parts = open_here(folder)
+    if rank == 1:
+
+        def send(*_: object, **__: object) -> None:
+            raise RuntimeError("DefaultCPUAllocator: can't allocate memory")
+
+        dist.all_to_all_single = send
+    parts.line.run("a test", lambda wire: wire.gather_texts("x"))
+
+
+def test_a_rank_without_memory_blames_nobody_else(tmp_path: Path) -> None:
+    cut_homogeneous(tmp_path, 2)
+    one, other = run_failing_ranks(fail_for_lack_of_memory, 2, tmp_path, tmp_path)
+    assert (one.kind, other.kind) == ("PeerError", "RuntimeError")
+    assert "had an error: RuntimeError: DefaultCPUAllocator" in one.text
 
 
 def make_in_other_order(rank: int, folder: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +11,7 @@ import pytest
 import torch
 
 import shorthaul as sh
+from shorthaul.distributed.tables.traffic import Traffic
 from tests.distributed.part_folders import cut_homogeneous, features_of, typed_graph
 from tests.distributed.rank_processes import run_ranks
 
@@ -130,3 +133,22 @@ def test_a_format_that_does_not_fit_is_refused(tmp_path: Path) -> None:
         parts.features(wire="int4")
     with pytest.raises(sh.errors.RowArgumentError, match="a type with a table `weights`"):
         parts.table("weights", "node")
+
+
+def test_two_threads_count_for_one_table() -> None:
+    traffic, interval = Traffic(), sys.getswitchinterval()
+
+    def count() -> None:
+        for _ in range(20_000):
+            traffic.add(far_rows=1, near_rows=2)
+
+    sys.setswitchinterval(1e-6)
+    try:
+        threads = [threading.Thread(target=count) for _ in range(2)]
+        for each in threads:
+            each.start()
+        for each in threads:
+            each.join()
+    finally:
+        sys.setswitchinterval(interval)
+    assert (traffic.far_rows, traffic.near_rows) == (40_000, 80_000)

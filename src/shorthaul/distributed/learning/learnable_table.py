@@ -18,7 +18,7 @@ import torch
 from torch import nn
 
 from shorthaul.distributed.parts import Parts
-from shorthaul.distributed.ranks.agreement import share_problem
+from shorthaul.distributed.ranks.agreement import read_together
 from shorthaul.distributed.ranks.wire import Wire
 from shorthaul.distributed.tables.distributed_table import DistributedTable
 from shorthaul.distributed.tables.gather_plan import GatherPlan, Placement
@@ -79,20 +79,20 @@ class LearnableTable(nn.Module):
         initial: Callable[[int, int], torch.Tensor] | None = None,
     ) -> None:
         super().__init__()
-        if not dtype.is_floating_point:
-            raise RowArgumentError("dtype", "a floating-point dtype", str(dtype))
-        offsets = parts.book.offsets[_known_type(parts, node_type)]
-        self.rank, self.ranks, self.sparse = parts.rank, parts.ranks, sparse
-        self.first, stop = offsets[parts.rank], offsets[parts.rank + 1]
-        own: torch.Tensor | None = None
-        problem: Exception | None = None
-        try:
-            own = _begin_rows(self.first, stop, width, dtype, seed, initial)
-        except Exception as error:
-            problem = error
+
+        def begin() -> tuple[tuple[int, ...], torch.Tensor]:
+            if not dtype.is_floating_point:
+                raise RowArgumentError("dtype", "a floating-point dtype", str(dtype))
+            parts.book.count(node_type)
+            offsets = parts.book.offsets[node_type]
+            first, stop = offsets[parts.rank], offsets[parts.rank + 1]
+            return offsets, _begin_rows(first, stop, width, dtype, seed, initial)
+
+        what = "the first rows of a learnable table"
+        offsets, own = read_together(parts.line, what, parts.described, begin)
         line = parts.make_line(f"learnable table of {node_type}, {width} of {dtype}")
-        line.run("the first rows", lambda wire: share_problem(wire, problem, parts.described))
-        assert own is not None
+        self.rank, self.ranks, self.sparse = parts.rank, parts.ranks, sparse
+        self.first = offsets[parts.rank]
         self.weight = nn.Parameter(own)
         none = torch.empty(0, dtype=torch.int64, device="cpu")
         self._near = NearRows(offsets, {})
@@ -232,11 +232,6 @@ class _ReadRows(torch.autograd.Function):
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         return ctx.table.send_back(gradient, ctx.asked), None, None, None
-
-
-def _known_type(parts: Parts, node_type: str) -> str:
-    parts.book.count(node_type)
-    return node_type
 
 
 def _begin_rows(

@@ -17,7 +17,7 @@ from shorthaul.distributed.loading.feature_tables import FeatureTables
 from shorthaul.distributed.loading.rank_batch import RankBatch
 from shorthaul.distributed.loading.schedule import Schedule
 from shorthaul.distributed.parts import Parts
-from shorthaul.distributed.ranks.agreement import require_equal
+from shorthaul.distributed.ranks.agreement import read_together, require_equal
 from shorthaul.distributed.ranks.worker import Worker
 from shorthaul.distributed.tables.distributed_table import DistributedTable
 from shorthaul.errors import CheckpointError, SamplingError
@@ -96,16 +96,22 @@ class MiniBatchLoader:
         device: torch.device | str | None = None,
     ) -> None:
         self.parts = parts
-        self.batch_size = _read_count("batch_size", batch_size, 1)
-        self.prefetch = _read_count("prefetch", prefetch, 0)
-        self.look_ahead = _read_count("look_ahead", look_ahead, 0)
-        self.prefetch_bytes = parse_bytes(prefetch_bytes)
-        self.device = None if device is None else torch.device(device)
-        self.sampler = NeighborSampler(parts.graph, fan_outs, seed=seed)
-        self.features = FeatureTables(parts.book, features, parse_bytes(kept_bytes))
-        if labels is not None and not isinstance(labels, DistributedTable):
-            raise SamplingError("labels must be a DistributedTable, as parts.labels() makes it.")
-        self.labels = labels
+
+        def read() -> None:
+            self.batch_size = _read_count("batch_size", batch_size, 1)
+            self.prefetch = _read_count("prefetch", prefetch, 0)
+            self.look_ahead = _read_count("look_ahead", look_ahead, 0)
+            self.prefetch_bytes = parse_bytes(prefetch_bytes)
+            self.device = None if device is None else torch.device(device)
+            self.sampler = NeighborSampler(parts.graph, fan_outs, seed=seed)
+            self.features = FeatureTables(parts.book, features, parse_bytes(kept_bytes))
+            if labels is not None and not isinstance(labels, DistributedTable):
+                raise SamplingError(
+                    "labels must be a DistributedTable, as parts.labels() makes it."
+                )
+            self.labels = labels
+
+        read_together(parts.line, "the arguments of a loader", parts.described, read)
         self._line = parts.make_line("loader")
         self.seeds = self._line.run(
             "the seeds of a loader", lambda wire: agree_on_seeds(wire, parts, seeds)

@@ -6,9 +6,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import TypeVar
+
+from shorthaul.distributed.ranks.line import Line
 from shorthaul.distributed.ranks.wire import Wire
 from shorthaul.errors import PeerError, RankDisagreementError
 
+Result = TypeVar("Result")
 _REMEDY = "Mend what that rank says; all ranks have stopped at the same place."
 
 
@@ -38,6 +43,18 @@ def share_problem(
     raise PeerError(
         "another rank had an error", wire.world.rank, parts, wire.where, blamed, _REMEDY
     )
+
+
+def read_together(line: Line, what: str, parts: str, read: Callable[[], Result]) -> Result:
+    """What `read` gives, without any exchange of its own; what it raises on one rank is known to all."""
+    problem: Exception | None = None
+    found: list[Result] = []
+    try:
+        found.append(read())
+    except Exception as error:
+        problem = error
+    line.run(what, lambda wire: share_problem(wire, problem, parts))
+    return found[0]
 
 
 def require_equal(

@@ -16,6 +16,21 @@ import torch.distributed as dist
 from shorthaul.distributed.ranks.faults import FaultFinder
 from shorthaul.distributed.ranks.world import World
 
+# What gloo's errors have in common: its files' names, and what it says of a group that was given up.
+_OF_NETWORK = ("gloo", "connection", "timed out", "timeout", "socket", "broken pipe", "abort")
+
+
+def is_of_network(error: RuntimeError) -> bool:
+    """Whether a collective failed because of others: no memory, say, is this rank's own trouble.
+
+    >>> is_of_network(RuntimeError("[gloo/transport/tcp/pair.cc:544] Connection closed by peer"))
+    True
+    >>> is_of_network(RuntimeError("DefaultCPUAllocator: can't allocate memory"))
+    False
+    """
+    said = str(error).lower()
+    return isinstance(error, dist.DistError) or any(each in said for each in _OF_NETWORK)
+
 
 class Wire:
     """What ranks send each other; a collective that fails becomes an error that names who is to blame."""
@@ -38,16 +53,14 @@ class Wire:
             return send
         received = send.new_empty((sum(receive_counts), *send.shape[1:]))
         width = send.shape[1:].numel()
+        given, taken = send.contiguous().view(-1), received.view(-1)
+        given_sizes = [each * width for each in send_counts]
+        taken_sizes = [each * width for each in receive_counts]
         try:
-            dist.all_to_all_single(
-                received.view(-1),
-                send.contiguous().view(-1),
-                [each * width for each in receive_counts],
-                [each * width for each in send_counts],
-                group=self.group,
-            )
+            dist.all_to_all_single(taken, given, taken_sizes, given_sizes, group=self.group)
         except RuntimeError as error:
-            assert self.faults is not None
+            if self.faults is None or not is_of_network(error):
+                raise
             raise self.faults.explain(error, self.where) from error
         return received
 

@@ -51,6 +51,8 @@ class Peer:
 
     def describe(self) -> str:
         """For an error."""
+        if not self.parts:
+            return f"rank {self.rank}"  # before ranks have told each other who they are
         return f"rank {self.rank} ({self.parts}, process {self.process} on {self.host})"
 
     def is_gone(self, seen_from: Peer) -> bool:

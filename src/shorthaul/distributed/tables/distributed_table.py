@@ -221,17 +221,19 @@ class DistributedTable:
         if kept is not None:
             found = kept.look_up(plan.far_ids)
             ids = plan.far_ids[found[1]]
-            traffic.kept_rows += len(plan.far_ids) - len(ids)
+            traffic.add(kept_rows=len(plan.far_ids) - len(ids))
         counts = count_by_rank(ids, self.placement)
         wanted = announce(wire, this, counts, problem)
         rows = torch.empty((len(plan.ids), *self.shape[1:]), dtype=self.dtype, device="cpu")
-        traffic.asked_rows += len(plan.inverse)
-        traffic.unique_rows += len(plan.ids)
-        traffic.near_rows += self._near.read(plan, rows)
+        traffic.add(
+            asked_rows=len(plan.inverse),
+            unique_rows=len(plan.ids),
+            near_rows=self._near.read(plan, rows),
+        )
         if len(plan.hot_at):
             assert self._hot is not None
             rows[plan.hot_at] = self._hot.gather(plan.hot_rows)
-            traffic.hot_rows += len(plan.hot_at)
+            traffic.add(hot_rows=len(plan.hot_at))
         if wire.world.ranks > 1:
 
             def serve(served: torch.Tensor) -> torch.Tensor:

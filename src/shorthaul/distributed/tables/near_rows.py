@@ -14,7 +14,6 @@ import torch
 
 from shorthaul.distributed.partition.mapped import map_file
 from shorthaul.distributed.tables.gather_plan import GatherPlan
-from shorthaul.errors import RowArgumentError
 from shorthaul.tensors import open as open_table
 from shorthaul.tensors.tables.table import HostTable, RowTable
 
@@ -24,8 +23,6 @@ STORAGES: tuple[Storage, ...] = ("mapped", "memory", "disk")
 
 def open_rows(path: Path, storage: Storage) -> RowTable:
     """The rows of one file."""
-    if storage not in STORAGES:
-        raise RowArgumentError("storage", f"one of {', '.join(STORAGES)}", repr(storage))
     if storage == "disk":
         return open_table(path).table
     rows = map_file(path)

@@ -69,13 +69,11 @@ def exchange_rows(
     ids = wire.exchange(asked, counts, wanted)
     rows = serve(ids.long())
     data = form.encode(rows)
-    traffic.largest_error = max(traffic.largest_error, form.error_of(rows, data))
+    traffic.note_error(form.error_of(rows, data))
     received = wire.exchange(data, wanted, counts)
     header_bytes = HEADER_BYTES * (wire.world.ranks - 1)
-    traffic.served_rows += len(ids)
-    traffic.far_rows += len(asked)
+    traffic.add(exchanges=1, served_rows=len(ids), far_rows=len(asked))
     traffic.note_round(
         header_bytes + ids.nbytes + received.nbytes, header_bytes + asked.nbytes + data.nbytes
     )
-    traffic.exchanges += 1
     return received

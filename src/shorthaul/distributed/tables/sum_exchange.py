@@ -53,8 +53,7 @@ def exchange_sums(
     torch.cumsum(their_lengths, 0, out=pointers[1:])
     made = HostTable(serve(distinct)).gather_reduce(pointers, places, "sum", their_weights)
     found = wire.exchange(made, sums, plan.sums)
-    traffic.served_sums += len(made)
-    traffic.far_sums += len(found)
+    traffic.add(served_sums=len(made), far_sums=len(found))
     traffic.note_round(
         received_bytes + found.nbytes + _COUNT_BYTES * (ranks - 1),
         sent_bytes + made.nbytes + _COUNT_BYTES * (ranks - 1),

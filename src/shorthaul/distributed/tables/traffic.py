@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -11,6 +12,7 @@ from shorthaul.meter import record_move
 from shorthaul.units import format_bytes
 
 WHY = "rows of other ranks"
+_counting = threading.Lock()  # a loader's thread and one that gathers count for the same table
 
 
 @dataclass
@@ -31,6 +33,25 @@ class Traffic:
     sent_bytes: int = 0  # to other ranks, the same
     largest_error: float = 0.0  # of a value that this rank sent in a format of fewer bytes
 
+    def add(self, **counts: int) -> None:
+        """Count more, from any thread.
+
+        Args:
+            counts: By the names of the fields.
+        """
+        with _counting:
+            for name, count in counts.items():
+                setattr(self, name, getattr(self, name) + count)
+
+    def note_error(self, error: float) -> None:
+        """An error of a value that was sent, from any thread.
+
+        Args:
+            error: Its size.
+        """
+        with _counting:
+            self.largest_error = max(self.largest_error, error)
+
     def note_round(self, received_bytes: int, sent_bytes: int) -> None:
         """Bytes that were on the wire.
 
@@ -38,14 +59,14 @@ class Traffic:
             received_bytes: From other ranks.
             sent_bytes: To other ranks.
         """
-        self.received_bytes += received_bytes
-        self.sent_bytes += sent_bytes
+        self.add(received_bytes=received_bytes, sent_bytes=sent_bytes)
         record_move("other ranks", "memory", received_bytes, WHY)
         record_move("memory", "other ranks", sent_bytes, WHY)
 
     def reset(self) -> None:
         """Begin anew."""
-        vars(self).update(vars(Traffic()))
+        with _counting:
+            vars(self).update(vars(Traffic()))
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""
