@@ -28,7 +28,7 @@ from shorthaul.integrations.script_timeline import ScriptTimeline
 from shorthaul.offload import ActivationOffload, offload_activations
 
 if TYPE_CHECKING:  # only where they are asked for
-    from shorthaul.conv.models.replace import ReplacedLayer, ReplacementReport
+    from shorthaul.conv import ReplacedLayer, ReplacementReport
     from shorthaul.relational.interop.accelerate import AccelerationReport
 
 _CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
