@@ -16,6 +16,7 @@ from shorthaul.distributed.partition.manifest import JOURNAL, MANIFEST, Manifest
 from shorthaul.distributed.partition.mapped import map_file, map_topology
 from shorthaul.errors import PartFileError, PartitionError
 from shorthaul.graphs import RelationalGraph
+from shorthaul.tensors.tables.disk.disk_table import DiskTable
 from tests.distributed.part_folders import cut_homogeneous, drawn_graph, features_of, typed_graph
 
 
@@ -293,3 +294,33 @@ def test_memory_does_not_grow_with_edges(tmp_path: Path) -> None:
     sizes = [len(each.sources) for each in target_rows.TargetRows(opened, 500).pieces()]
     assert max(sizes) <= 500
     assert sum(sizes) == 4000
+
+
+@pytest.mark.parametrize("is_old", [False, True])
+def test_cutting_reads_no_more_than_a_piece_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_old: bool
+) -> None:
+    """Also where the graph was opened by the caller; one that was saved without checksums is added up."""
+    from shorthaul.distributed.partition import asked, report, target_rows, writing
+
+    drawn_graph(nodes=50, edges=4000).save(tmp_path / "graph")
+    if is_old:
+        described = json.loads((tmp_path / "graph" / "graph.json").read_text())
+        del described["checksums"]
+        (tmp_path / "graph" / "graph.json").write_text(json.dumps(described))
+    for module in (asked, report, writing):
+        monkeypatch.setattr(module, "PIECE_EDGES", 500)
+    monkeypatch.setattr(target_rows.TargetRows.__init__, "__defaults__", (500,))
+    read: dict[str, list[int]] = {}
+    real = DiskTable.gather
+
+    def gather(self: DiskTable, ids: torch.Tensor, *more: object) -> torch.Tensor:
+        read.setdefault(Path(self.layout.path).stem, []).append(len(ids))
+        return real(self, ids, *more)
+
+    monkeypatch.setattr(DiskTable, "gather", gather)
+    partition(RelationalGraph.open(tmp_path / "graph"), tmp_path / "parts", 2)
+    assert max(max(each) for each in read.values()) <= 500
+    assert sum(read["by_target.sources"]) >= 4000
+    edges = read.keys() & {"source", "target", "relation"}
+    assert edges == ({"source", "target", "relation"} if is_old else set())

@@ -14,9 +14,11 @@ import torch
 
 from shorthaul.distributed.partition.manifest import sum_tensors
 from shorthaul.distributed.partition.methods import STREAM_PASSES
+from shorthaul.distributed.partition.target_rows import PIECE_EDGES, read_range
 from shorthaul.errors import PartitionError
 from shorthaul.graphs import RelationalGraph
-from shorthaul.graphs.edge_tensors import as_plain, read_numbers
+from shorthaul.graphs.edge_tensors import read_numbers
+from shorthaul.graphs.saved_columns import GraphColumn, sum_up
 from shorthaul.tensors import UnifiedTensor, unified
 from shorthaul.tensors.tables.table import RowTable
 
@@ -127,18 +129,13 @@ def global_ids(graph: RelationalGraph, by_type: Mapping[str, torch.Tensor]) -> t
 
 def describe_run(
     graph: RelationalGraph,
-    given: Any,
     tables: Mapping[str, Tables],
     seeds: Mapping[str, torch.Tensor],
     wishes: PartitionWishes,
 ) -> str:
     """What is cut and how, in a few words: a run that is asked the same may go on with its files."""
-    if isinstance(given, RelationalGraph):
-        source: Any = sum_tensors(map(as_plain, (graph.source, graph.target, graph.relation)))
-    else:
-        source = Path(given, "graph.json").read_text()
     facts = {
-        "graph": source,
+        "graph": [_sum_column(each) for each in (graph.source, graph.target, graph.relation)],
         "types": [graph.node_types, graph.nodes_per_type, [list(each) for each in graph.relations]],
         "tables": {
             kind: {name: _describe_table(each) for name, each in named.items()}
@@ -148,6 +145,21 @@ def describe_run(
         "wishes": vars(wishes),
     }
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
+
+
+def _sum_column(column: torch.Tensor) -> int:
+    """The checksum of a graph's column: that of its file, or of its numbers, read in pieces."""
+    table = column.table if isinstance(column, UnifiedTensor) else None
+    if isinstance(table, GraphColumn) and table.checksum is not None:
+        return table.checksum
+    pieces = (
+        read_range(column, start, min(start + PIECE_EDGES, len(column)))
+        for start in range(0, len(column), PIECE_EDGES)
+    )
+    found: list[int] = []
+    for _ in sum_up(pieces, found):
+        pass
+    return found[0]
 
 
 def _describe_table(table: RowTable) -> list[Any]:

@@ -104,7 +104,7 @@ def partition(
     place = Path(folder)
     require_own(place)
     with alone_in(place):
-        asked = describe_run(given, graph, named, wanted, wishes)
+        asked = describe_run(given, named, wanted, wishes)
         if not start_over and (finished := find_finished(place, asked)) is not None:
             tell(f"{place} has these parts already")
             return PartitionReport.from_dict(finished.report)
