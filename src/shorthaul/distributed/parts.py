@@ -6,6 +6,7 @@ import functools
 import itertools
 import json
 import os
+import weakref
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -71,6 +72,7 @@ class Parts:
         self.book: PartitionBook = manifest.book.merged(world.ranks)
         self._shares_machine = shares_machine
         self._names = itertools.count()
+        self._lines: weakref.WeakSet[Line] = weakref.WeakSet()
         self._starts = manifest.book.parts_of_ranks(world.ranks)
 
     @property
@@ -239,6 +241,7 @@ class Parts:
             peers=self.peers,
             name=name,
         )
+        self._lines.add(line)
         remedy = (
             "Make tables and loaders in the same order and with the same arguments on all ranks."
         )
@@ -246,6 +249,21 @@ class Parts:
             f"setting up {name}", lambda wire: require_equal(wire, "what is made", name, remedy)
         )
         return line
+
+    def close(self) -> None:
+        """End the threads and process groups of the parts, and of all tables and loaders made of them.
+
+        What was submitted is still exchanged, and nobody is waited for. It also happens, one by one, when
+        nothing refers to parts, tables and loaders any more.
+        """
+        for each in (*self._lines, self.line):
+            each.close()
+
+    def __enter__(self) -> Parts:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     def _find_table(self, name: str, node_type: str | None) -> tuple[str, TableFacts]:
         having = [kind for kind, tables in self.manifest.tables.items() if name in tables]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed import distributed_c10d
 
 import shorthaul as sh
 from tests.distributed.part_folders import cut_homogeneous, features_of, typed_graph
@@ -411,3 +413,38 @@ def test_training_is_that_of_one_process(tmp_path: Path) -> None:
             torch.testing.assert_close(
                 torch.tensor(found, dtype=torch.float64), alone, rtol=1e-9, atol=1e-11
             )
+
+
+def make_a_loader_for_each_epoch(rank: int, folder: Path) -> list[tuple[int, int]]:
+    """Process groups and threads after each epoch: that the loader is forgotten is enough."""
+    parts = sh.distributed.open(folder, shares_machine=False, timeout_seconds=20.0)
+    features, seen = parts.features(), []
+    for number in range(3):
+        loader = sh.distributed.MiniBatchLoader(parts, None, FANS, 7, features=features)
+        for batch in loader:
+            if batch.number == number:
+                break
+        del loader
+        seen.append(count_what_lives(("loader", "drawing")))
+    with parts, sh.distributed.MiniBatchLoader(parts, None, FANS, 7, features=features) as loader:
+        assert len(list(loader)) == 5
+    seen.append(count_what_lives(("loader", "drawing", "parts", "table")))
+    for ask in (lambda: next(iter(loader)), lambda: features[torch.arange(3)], parts.features):
+        with pytest.raises(sh.errors.RankSetupError, match="was closed, and is asked for more"):
+            ask()
+    return seen
+
+
+def count_what_lives(names: tuple[str, ...]) -> tuple[int, int]:
+    """Groups and threads when threads of such names have ended, which nobody keeps from it."""
+    for each in threading.enumerate():
+        if each.name.startswith(tuple(f"shorthaul {name}" for name in names)):
+            each.join(20)
+    living = [each for each in threading.enumerate() if each.name.startswith("shorthaul")]
+    return len(distributed_c10d._world.pg_map), len(living)
+
+
+def test_a_loader_for_each_epoch_leaves_nothing_behind(tmp_path: Path) -> None:
+    cut_homogeneous(tmp_path, 2)
+    for seen in run_ranks(make_a_loader_for_each_epoch, 2, tmp_path, tmp_path):
+        assert seen == [(3, 2)] * 3 + [(1, 0)]  # the default group, the parts', the table's

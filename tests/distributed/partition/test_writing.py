@@ -276,7 +276,7 @@ def test_two_runs_do_not_write_one_folder(tmp_path: Path) -> None:
         ({"fan_outs": (-2,)}, "fan_outs must be"),
         ({"batch_size": 0}, "batch_size must be"),
         ({"features": torch.zeros(59, 2)}, "for each of 60 nodes"),
-        ({"seeds": [60]}, "seed 60 at position 0 is no node"),
+        ({"seeds": [60]}, "seed 60 at position 0 is not a node"),
     ],
 )
 def test_wrong_arguments_are_named(tmp_path: Path, options: dict, said: str) -> None:

@@ -131,6 +131,10 @@ class LearnableTable(nn.Module):
         )
         return rows
 
+    def close(self) -> None:
+        """End the table's thread and process group; `weight` stays."""
+        self._table.close()
+
     def report(self) -> Traffic:
         """Rows and bytes of this rank, forward and backward."""
         return self._table.traffic

@@ -249,6 +249,21 @@ class MiniBatchLoader:
             if self._live is epoch:
                 self._live = None
 
+    def close(self) -> None:
+        """End the loader's threads and process group, and a loop that goes on.
+
+        It also happens when nothing refers to the loader any more.
+        """
+        self._abandon()
+        self._line.close()
+        self._drawing.close(0)
+
+    def __enter__(self) -> MiniBatchLoader:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
     def __repr__(self) -> str:
         return (
             f"MiniBatchLoader({self.parts!r}, {len(self.seeds):,} seeds in {len(self):,} batches)"

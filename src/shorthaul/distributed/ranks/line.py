@@ -10,9 +10,11 @@ waits for a thread and not inside a collective, so that Ctrl-C is obeyed at once
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import functools
 import itertools
+import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as NoAnswerError
@@ -31,12 +33,14 @@ Result = TypeVar("Result")
 Work = Callable[[Wire], Result]
 # What is told of one line's faults is not taken for another's of the same name: all ranks count alike.
 _numbers = itertools.count()
+_naming = threading.Lock()  # torch's lists of groups are for one thread at a time
 
 
 class Line:
     """Runs work that exchanges, one after the other, in the order in which it was submitted.
 
-    All ranks make their lines in the same order: making one is a collective.
+    All ranks make their lines in the same order: making one is a collective. Closing one, or forgetting it, is
+    not: its group is given up when all that was submitted is done.
     """
 
     def __init__(
@@ -49,8 +53,9 @@ class Line:
     ) -> None:
         self.world, self.name = world, name
         self.timeout_seconds = timeout_seconds
-        self._group: dist.ProcessGroup | None = None
-        self._worker = Worker(name)
+        self._groups: list[dist.ProcessGroup] = []
+        self._worker = Worker(name, functools.partial(_give_up, self._groups))
+        self._is_closed = False
         self._broken: BaseException | None = None
         self.wire = Wire(world, None, None)
         if world.ranks == 1:
@@ -64,12 +69,12 @@ class Line:
         told_as = f"{next(_numbers)}, {name}"
         faults = FaultFinder(_find_store(), known, world.rank, timeout_seconds, told_as)
         # Its calls to the store may never come back, and Ctrl-C is not obeyed within them.
-        made = self._worker.submit(lambda: dist.new_group(backend="gloo", timeout=limit))
+        made = self._worker.submit(functools.partial(_make_group, self._groups, limit))
         try:
-            self._group = made.result(timeout_seconds + faults.grace_seconds)
+            made.result(timeout_seconds + faults.grace_seconds)
         except (RuntimeError, NoAnswerError) as error:
             raise faults.explain(error, f"setting up {name}") from error
-        self.wire = Wire(world, self._group, faults)
+        self.wire = Wire(world, self._groups[0], faults)
 
     def know(self, peers: Sequence[Peer]) -> None:
         """Who the ranks are, for errors."""
@@ -78,20 +83,27 @@ class Line:
 
     def submit(self, where: str, work: Work[Result]) -> Future[Result]:
         """Have `work` done after what was submitted before; `where` is told in errors."""
+        self._require_open()
         return self._worker.submit(functools.partial(self._do, where, work))
 
     def run(self, where: str, work: Work[Result]) -> Result:
         """Have `work` done, and wait for it."""
         if self.world.ranks == 1:
+            self._require_open()
             return self._do(where, work)
         return self.submit(where, work).result()
 
     def close(self) -> None:
-        """End the thread and the group, without waiting for other ranks."""
-        self._worker.close(self.timeout_seconds)
-        if self._group is not None and dist.is_initialized():
-            dist.destroy_process_group(self._group)
-        self._group = None
+        """Take no more work; the thread and the group end after that which was taken, unwaited for."""
+        self._is_closed = True
+        self._worker.close(0)
+
+    def _require_open(self) -> None:
+        if self._is_closed:
+            raise RankSetupError(
+                f"the {self.name.partition(',')[0]} was closed, and is asked for more.\n"
+                "  Close it after its last use, or make another on all ranks."
+            )
 
     def _do(self, where: str, work: Work[Result]) -> Result:
         """After an error that other ranks did not have at the same place, nothing is exchanged any more."""
@@ -107,9 +119,22 @@ class Line:
                 self._broken = error
                 if not isinstance(error, ExchangeError):
                     wire.faults.confess(error, where)
-                backend: Any = self._group
+                backend: Any = wire.group
                 backend.abort()  # others may wait for this rank in the middle of an exchange
             raise
+
+
+def _make_group(groups: list[dist.ProcessGroup], limit: datetime.timedelta) -> None:
+    with _naming:
+        groups.append(dist.new_group(backend="gloo", timeout=limit))
+
+
+def _give_up(groups: list[dist.ProcessGroup]) -> None:
+    """Destroy groups, unless `destroy_process_group` of all of them came first."""
+    while groups:
+        group = groups.pop()
+        with _naming, contextlib.suppress(ValueError, RuntimeError, KeyError, AssertionError):
+            dist.destroy_process_group(group)
 
 
 def _find_store() -> Any:

@@ -22,10 +22,13 @@ Result = TypeVar("Result")
 
 
 class Worker:
-    """The thread begins with the first job and ends when nobody refers to the worker any more."""
+    """The thread begins with the first job and ends when nobody refers to the worker any more.
 
-    def __init__(self, name: str) -> None:
-        self.name = name
+    `at_end` is called by the thread before it ends; it must not lead to the worker.
+    """
+
+    def __init__(self, name: str, at_end: Callable[[], object] = int) -> None:
+        self.name, self._at_end = name, at_end
         self._jobs: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         when_gone(self, self._jobs.put, None)
@@ -34,7 +37,10 @@ class Worker:
         """Have `job` done after what was submitted before."""
         if self._thread is None:
             self._thread = threading.Thread(
-                target=_work, args=(self._jobs,), name=f"shorthaul {self.name}", daemon=True
+                target=_work,
+                args=(self._jobs, self._at_end),
+                name=f"shorthaul {self.name}",
+                daemon=True,
             )
             self._thread.start()
         future: Future[Result] = Future()
@@ -48,7 +54,7 @@ class Worker:
             self._thread.join(timeout_seconds)
 
 
-def _work(jobs: queue.SimpleQueue[Any]) -> None:
+def _work(jobs: queue.SimpleQueue[Any], at_end: Callable[[], object]) -> None:
     while (item := jobs.get()) is not None:
         job, future = item
         try:
@@ -56,3 +62,4 @@ def _work(jobs: queue.SimpleQueue[Any]) -> None:
         except BaseException as error:
             future.set_exception(error)
         del item, job, future  # or what they hold would wait for the next
+    at_end()

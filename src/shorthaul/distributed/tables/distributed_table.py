@@ -262,6 +262,16 @@ class DistributedTable:
         like = torch.empty((0, *self.shape[1:]), dtype=self.dtype, device="cpu")
         return self._near.serve(ids, first, stop, like)
 
+    def close(self) -> None:
+        """End the table's thread and process group; nothing can be gathered any more."""
+        self.line.close()
+
+    def __enter__(self) -> DistributedTable:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
     def report(self) -> Traffic:
         """Rows by where they came from, and bytes on the wire, of this rank."""
         return self.traffic
