@@ -161,6 +161,7 @@ def test_what_is_told_of_a_layer_is_what_became_of_it(
     layer.choices = {
         mode: Choice(name, "measured") for mode, name in zip(modes, chosen, strict=False)
     }
+    layer._decided = {(mode, "of one size"): each for mode, each in layer.choices.items()}
     assert _describe_choice(layer)[0] == verb
     assert told in _describe_choice(layer)[1]
 

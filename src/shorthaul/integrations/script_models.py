@@ -262,7 +262,7 @@ def _describe_choice(layer: ReplacedLayer) -> tuple[str, str]:
     """Whether a replaced layer was changed or left, and what is said of it."""
     if layer.problem is None:
         return "left", "was not called"
-    if {each.name for each in layer.choices.values()} == {"aten"}:
+    if layer.choices and not (layer.is_ours("inference") or layer.is_ours("training")):
         return "left", "PyTorch's own convolution was measured to be faster"
     if not layer.choices and layer.policy == "auto":
         return "left", "its kernels were not compiled before the end; PyTorch's own ran"
