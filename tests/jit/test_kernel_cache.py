@@ -2,6 +2,7 @@
 
 import contextlib
 import errno
+import fcntl
 import json
 import logging
 import multiprocessing
@@ -23,6 +24,7 @@ from shorthaul.jit.kernel_cache import REBUILDS, make_private_directory
 from shorthaul.jit.toolchain import Processor
 from shorthaul.meter import meter
 from shorthaul.settings import settings
+from tests.forked_children import in_child
 from tests.jit.sources import SCALE, TEAM, answer, write_compiler
 
 SOMEBODY_ELSE = 12345
@@ -425,6 +427,35 @@ def test_a_child_forked_during_a_compile_does_not_keep_the_lock(
             flip_a_bit(entry.library)
             cache.find_or_build(SCALE, compiler.toolchain)  # takes the lock again
     assert compiler.count == 2
+
+
+def test_a_forked_child_holds_no_lock(cache: KernelCache) -> None:
+    """It would lock everybody out once its parent is killed: a lock goes with the last descriptor."""
+    cache.directory.mkdir(parents=True)
+
+    def require_none() -> None:
+        opened = (os.path.realpath(each) for each in Path("/proc/self/fd").iterdir())
+        assert not [path for path in opened if ".locks" in path]
+
+    with cache._locked("0123"):
+        in_child(require_none)
+        with (cache.directory / ".locks" / "0123").open() as other, pytest.raises(BlockingIOError):
+            fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    require_none()
+
+
+def test_who_has_no_use_for_a_kernel_stops_waiting_for_its_lock(cache: KernelCache) -> None:
+    looked = iter((False, True))
+    impatient = KernelCache(cache.directory.parent, is_over=lambda: next(looked))
+    cache.directory.mkdir(parents=True)
+    with (
+        cache._locked("0123"),
+        pytest.raises(RuntimeError, match="nobody waits"),
+        impatient._locked("0123"),
+    ):
+        raise AssertionError("both have the lock")
+    with impatient._locked("0123"):  # free now: nothing to wait for
+        pass
 
 
 @contextlib.contextmanager

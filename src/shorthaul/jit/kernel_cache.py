@@ -33,12 +33,13 @@ import shutil
 import stat
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from shorthaul.announcements import announce
 from shorthaul.errors import CacheOwnershipError, CompileError
+from shorthaul.interrupts import PATIENCE_SECONDS
 from shorthaul.jit.private_cache import private_directory, why_unwritable
 from shorthaul.jit.source import CppSource
 from shorthaul.jit.toolchain import STANDARD_HEADERS, Toolchain, run_compiler
@@ -83,11 +84,19 @@ class KernelCache:
         directory: Where it lies; None (default) takes the cache directory of the settings.
         limit_bytes: What it may hold before the kernels unused longest are deleted; None (default)
             takes the setting.
+        is_over: Whether who waits here for another process's compile has no use for it any more; None
+            (default) for somebody who has.
     """
 
-    def __init__(self, directory: Path | None = None, limit_bytes: int | None = None) -> None:
+    def __init__(
+        self,
+        directory: Path | None = None,
+        limit_bytes: int | None = None,
+        is_over: Callable[[], bool] | None = None,
+    ) -> None:
         self.directory = (directory or settings.cache_directory) / "kernels"
         self.limit_bytes = settings.cache_limit_bytes if limit_bytes is None else limit_bytes
+        self._is_over = is_over
 
     def find_or_build(self, source: CppSource, toolchain: Toolchain) -> CacheEntry:
         """The entry for `source`, compiled now if it is missing or damaged.
@@ -107,7 +116,8 @@ class KernelCache:
             directory = private_directory("the kernel cache", self.directory, reason)
             if self.directory == directory / "kernels":
                 raise
-        return KernelCache(directory, self.limit_bytes).find_or_build(source, toolchain)
+        elsewhere = KernelCache(directory, self.limit_bytes, self._is_over)
+        return elsewhere.find_or_build(source, toolchain)
 
     def _find_or_build_undisturbed(self, source: CppSource, toolchain: Toolchain) -> CacheEntry:
         for _ in range(REBUILDS):
@@ -262,14 +272,43 @@ class KernelCache:
         locks = self.directory / ".locks"
         locks.mkdir(mode=0o700, exist_ok=True)
         descriptor = os.open(locks / digest, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        _held.add(descriptor)
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            self._lock(descriptor, digest)
             yield
         finally:
-            # Said aloud, because closing is not enough if this process was forked meanwhile: the
-            # child has the descriptor too.
-            fcntl.flock(descriptor, fcntl.LOCK_UN)
-            os.close(descriptor)
+            if descriptor in _held:  # else this is a child that was forked meanwhile
+                _held.discard(descriptor)
+                # Said aloud, because closing is not enough where a child has the descriptor, too.
+                fcntl.flock(descriptor, fcntl.LOCK_UN)
+                os.close(descriptor)
+
+    def _lock(self, descriptor: int, digest: str) -> None:
+        """Wait for the lock, and look now and then whether there is still a use for it."""
+        if self._is_over is None:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            return
+        while True:
+            with contextlib.suppress(BlockingIOError):
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return
+            if self._is_over():
+                raise RuntimeError(f"kernel {digest[:16]}: nobody waits for it any more")
+            time.sleep(PATIENCE_SECONDS)
+
+
+# The descriptors of locks. A child that kept one would lock out everybody, itself included, once its parent is gone:
+# a lock goes with the last descriptor of its file.
+_held: set[int] = set()
+
+
+def _close_held() -> None:
+    while _held:
+        with contextlib.suppress(OSError):
+            os.close(_held.pop())
+
+
+os.register_at_fork(after_in_child=_close_held)
 
 
 def make_private_directory(directory: Path) -> None:
