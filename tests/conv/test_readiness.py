@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import os
 import pickle
@@ -17,6 +18,7 @@ from shorthaul.conv.execution import fast_path
 from shorthaul.conv.execution.operators import find_problem
 from shorthaul.conv.readiness import Needs, has_kernels, list_plans
 from shorthaul.fallbacks import taken_fallbacks
+from shorthaul.jit import CppSource
 from shorthaul.jit.compiling.loading import wait_for_compilers
 from shorthaul.jit.compiling.pool import compilers
 from shorthaul.meter import meter
@@ -231,6 +233,35 @@ def test_a_kernel_that_does_not_compile_is_told_and_done_without(tmp_path: Path)
         assert {each.instead for each in notes} == {"ATen"}
         with pytest.raises(sh.errors.CompileError, match="no such luck"):
             sh.conv2d(image, weight, bias, wait=True)
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_calls_that_go_without_their_kernels_emit_none(
+    gate: Path, monkeypatch: pytest.MonkeyPatch, fails: bool
+) -> None:
+    """To look for them takes longer than a small convolution."""
+    image, weight, bias = (each.requires_grad_() for each in _tensors())
+
+    def step() -> None:
+        output = sh.conv2d(image, weight, bias, padding=1, activation="relu")
+        torch.autograd.grad(output.sum(), (image, weight, bias))
+        with torch.no_grad():
+            sh.conv2d(image, weight, bias, padding=1, activation="relu")
+
+    if fails:
+        write_compiler(gate / "gated++", "echo 'kernel.cpp: error: no such luck'", "exit 1")
+        step()
+        wait_for_compilers()
+    with contextlib.nullcontext() if fails else closed_gate(gate):
+        step()
+        digests = []
+        digest = CppSource.digest
+        monkeypatch.setattr(
+            CppSource, "digest", lambda *each: digests.append(each[0].name) or digest(*each)
+        )
+        step()
+        assert digests == []
+        assert compilers.is_idle() == fails
 
 
 def test_a_forked_worker_goes_on_by_itself(gate: Path) -> None:

@@ -18,6 +18,7 @@ from shorthaul.conv.execution.fingerprint import EXACT_BYTES, hash_function
 from shorthaul.conv.execution.packing import panel_kernel
 from shorthaul.conv.execution.plan import (
     keep,
+    keep_when_ready,
     plan_forward,
     plan_grad_input,
     plan_grad_weight,
@@ -28,6 +29,7 @@ from shorthaul.conv.methods.gradients.bias import grad_bias_kernel
 from shorthaul.conv.planning.choice import Sizes
 from shorthaul.conv.problem import NO_PADDING, ConvProblem
 from shorthaul.conv.problem.geometry import as_triple
+from shorthaul.errors import KernelPendingError
 from shorthaul.jit.compiling.loading import gather_pending, load_plans
 from shorthaul.jit.operators import needs_gradient
 from shorthaul.jit.runtime import kernel_threads
@@ -74,12 +76,21 @@ def has_kernels(problem: ConvProblem, sizes: Sizes, needs: Needs, *, waits: bool
     key = ("ready", problem, sizes, threads, needs)
     if recall(key) is not None:
         return True
-    plans = list_plans(problem, sizes, needs, threads)
+
+    def ask() -> bool:
+        plans = list_plans(problem, sizes, needs, threads)
+        if waits:
+            load_plans(plans)
+        elif gather_pending(plans):
+            raise KernelPendingError("a convolution's kernel")
+        return True
+
     if waits:
-        load_plans(plans)
-    elif gather_pending(plans):
+        return keep(key, ask())
+    try:
+        return keep_when_ready(key, ask)
+    except KernelPendingError:
         return False
-    return keep(key, True)
 
 
 def list_plans(

@@ -79,7 +79,7 @@ class KernelPendingError(ShorthaulError, RuntimeError):
             f"{kernel} {happened}.\n"
             "  To wait for it, and to have the compiler's error here, set SHORTHAUL_COMPILE=wait."
         )
-        self.has_failed = has_failed
+        self.kernel, self.has_failed = kernel, has_failed
 
 
 class KernelLoadError(ShorthaulError, OSError):

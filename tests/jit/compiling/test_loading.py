@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import threading
@@ -12,15 +13,18 @@ import torch
 
 from shorthaul.errors import CompileError, KernelPendingError
 from shorthaul.fallbacks import taken_fallbacks
-from shorthaul.jit import CppSource, Function, kernel
+from shorthaul.jit import CppSource, Function, Kernel, kernel
 from shorthaul.jit.compiling.loading import (
     MANY_KERNELS,
     compiling,
+    forget_pending,
     gather_pending,
     is_waited_for,
+    kept_when_ready,
     load_kernels,
     load_plans,
     load_when_ready,
+    run_compiled,
     wait_for_compilers,
 )
 from shorthaul.jit.compiling.pool import compilers
@@ -158,6 +162,72 @@ def test_a_forked_child_asks_for_its_own(gate: Path) -> None:
         assert os.waitstatus_to_exitcode(status) == 0
         wait_for_compilers()
         assert load_when_ready(source, "nothing").answer() == 1007
+
+
+def test_a_pending_kernel_is_not_emitted_again_until_one_has_come(gate: Path) -> None:
+    emitted = []
+
+    @kept_when_ready
+    def load(number: int) -> Kernel:
+        emitted.append(number)
+        return load_when_ready(answer(number), "nothing")
+
+    with compiling("background"):
+        with closed_gate(gate):
+            for _ in range(3):
+                with pytest.raises(KernelPendingError, match="answer is still being compiled"):
+                    load(3001)
+            assert emitted == [3001]
+            # Who is going to wait asks again, so that it goes before the others.
+            assert gather_pending([functools.partial(load, 3001)], is_urgent=True)
+            assert emitted == [3001] * 2
+        wait_for_compilers()
+        assert load(3001).answer() == 3001
+        assert load(3001).answer() == 3001
+    assert emitted == [3001] * 3
+
+
+def test_a_kernel_that_failed_is_not_emitted_again() -> None:
+    emitted = []
+
+    @kept_when_ready
+    def load() -> Kernel:
+        emitted.append(1)
+        return load_when_ready(BROKEN, "nothing")
+
+    with compiling("background"):
+        with contextlib.suppress(KernelPendingError):
+            load()
+        wait_for_compilers()
+        emitted.clear()
+        for _ in range(3):
+            with pytest.raises(KernelPendingError, match="broken did not compile"):
+                load()
+        assert len(emitted) == 1
+        forget_pending()
+        with pytest.raises(KernelPendingError, match="broken did not compile"):
+            load()
+        assert len(emitted) == 2
+
+
+def test_plans_that_are_gathered_while_somebody_is_going_to_wait_are_urgent(
+    gate: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked, submit = [], compilers.submit
+
+    def record(*arguments: object, is_urgent: bool) -> object:
+        asked.append(is_urgent)
+        return submit(*arguments, is_urgent=is_urgent)
+
+    monkeypatch.setattr(compilers, "submit", record)
+    plans = [
+        functools.partial(load_when_ready, answer(number), "nothing") for number in (3002, 3003)
+    ]
+    with compiling("background"):
+        gather_pending(plans[:1])
+    run_compiled(lambda: gather_pending(plans[1:]))
+    assert asked == [False, True]
+    wait_for_compilers()
 
 
 def test_headers_are_precompiled_where_many_kernels_wait(gate: Path) -> None:

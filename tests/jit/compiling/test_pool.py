@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import os
 import subprocess
 import sys
@@ -12,7 +14,10 @@ from pathlib import Path
 import pytest
 
 from shorthaul.jit.compiling.pool import NICENESS, CompilePool
+from shorthaul.jit.kernel_cache import KernelCache, make_private_directory
+from shorthaul.jit.toolchain import find_toolchain
 from tests.jit.gated_compiler import closed_gate, write_gated_compiler
+from tests.jit.sources import answer
 
 
 class Gate:
@@ -103,11 +108,58 @@ def test_urgent_jobs_go_first_and_at_full_priority() -> None:
     for job in jobs:
         job.wait()
     assert order == ["second", "third", "first"]
-    assert set(priority.values()) == {own}
+    nice = min(19, own + NICENESS)
+    assert priority == {"second": own, "third": own, "first": nice}
     for each in tuple(pool._workers):
         each.join()
     pool.submit("later", "later", lambda: work("later"), is_urgent=False).wait()
-    assert priority["later"] == min(19, own + NICENESS)
+    assert priority["later"] == nice
+    pool.close()
+
+
+def test_what_somebody_waits_for_does_not_wait_for_nice_ones() -> None:
+    """Nobody can take back that a thread is nice: there is one more for what is urgent, which ends or becomes nice."""
+    pool, gate = CompilePool(lambda: 1), Gate()
+    priority = {}
+
+    def work(name: str) -> None:
+        priority[name] = os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
+
+    own = os.getpriority(os.PRIO_PROCESS, 0)
+    pool.submit("gate", "gate", gate, is_urgent=False)
+    gate.has_begun.wait()
+    jobs = [
+        pool.submit(name, name, functools.partial(work, name), is_urgent=False)
+        for name in ("first", "second")
+    ]
+    pool.submit("second", "second", work, is_urgent=True).wait()
+    assert priority == {"second": own}
+    gate.may_end.set()
+    for job in jobs:
+        job.wait()
+    assert priority == {"second": own, "first": min(19, own + NICENESS)}
+    for each in tuple(pool._workers):
+        each.join()
+    assert not pool._workers
+
+
+def test_where_no_thread_can_be_started_everybody_asks_again(
+    pool: CompilePool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    epoch = pool.epoch
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", refuse)
+        job = pool.submit("key", "job", lambda: None, is_urgent=False)
+    assert job.is_done
+    assert isinstance(job.error, RuntimeError)
+    assert pool.is_idle()
+    assert pool.epoch is not epoch
+    again = pool.submit("key", "job", lambda: None, is_urgent=False)
+    again.wait()
+    assert again.error is None
 
 
 def test_a_closed_pool_takes_nothing() -> None:
@@ -155,24 +207,45 @@ sys.stdin.readline()
 """
 
 
+def run_exiting(directory: Path, compiler: Path) -> subprocess.CompletedProcess[str]:
+    """A process that asks for three kernels and exits."""
+    return subprocess.run(
+        [sys.executable, "-c", _EXITS],
+        env=os.environ
+        | {
+            "CXX": str(compiler),
+            "SHORTHAUL_CACHE": str(directory / "cache"),
+            "SHORTHAUL_COMPILERS": "1",
+            "PYTHONPATH": os.pathsep.join(sys.path),
+        },
+        input="\n",
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    )
+
+
+def test_a_process_exits_while_another_one_compiles_what_it_wants(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiler = write_gated_compiler(tmp_path)
+    monkeypatch.setenv("CXX", str(compiler))
+    cache = KernelCache(tmp_path / "cache")
+    make_private_directory(cache.directory)
+    with contextlib.ExitStack() as held:
+        for number in range(3):
+            held.enter_context(cache._locked(answer(number).digest(find_toolchain().fingerprint)))
+        running = run_exiting(tmp_path, compiler)
+    assert running.stdout.count("still being compiled") == 3
+    assert running.stderr == ""
+    assert not (tmp_path / "started").exists()
+
+
 def test_a_process_that_exits_stops_its_compilers(tmp_path: Path) -> None:
     compiler = write_gated_compiler(tmp_path)
-    environment = os.environ | {
-        "CXX": str(compiler),
-        "SHORTHAUL_CACHE": str(tmp_path / "cache"),
-        "SHORTHAUL_COMPILERS": "1",
-        "PYTHONPATH": os.pathsep.join(sys.path),
-    }
     with closed_gate(tmp_path):
-        running = subprocess.run(
-            [sys.executable, "-c", _EXITS],
-            env=environment,
-            input="\n",
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=True,
-        )
+        running = run_exiting(tmp_path, compiler)
         started = (
             (tmp_path / "started").read_text().split() if (tmp_path / "started").exists() else []
         )

@@ -30,7 +30,7 @@ from shorthaul.jit import (
     ThreadsArgument,
     can_use_kernels,
 )
-from shorthaul.jit.compiling.loading import load_when_ready
+from shorthaul.jit.compiling.loading import kept_when_ready, load_when_ready
 from shorthaul.jit.runtime import kernel_threads
 from shorthaul.settings import settings
 
@@ -127,7 +127,7 @@ def _can_hash(wanted: str) -> bool:  # noqa: ARG001 (asked anew when the setting
     return can_use_kernels("convolution")
 
 
-@functools.cache
+@kept_when_ready
 def hash_function() -> KernelFunction:
     """The hash of some bytes in memory."""
     function = Function(

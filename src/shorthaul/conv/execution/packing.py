@@ -27,7 +27,7 @@ from shorthaul.jit import (
     TensorArgument,
     ThreadsArgument,
 )
-from shorthaul.jit.compiling.loading import load_when_ready
+from shorthaul.jit.compiling.loading import kept_when_ready, load_when_ready
 
 
 @dataclass(frozen=True)
@@ -156,7 +156,7 @@ def pack_panels(
     return packed
 
 
-@functools.cache
+@kept_when_ready
 def panel_kernel(real: torch.dtype) -> Kernel:
     """`pack_panels`, and `unpack_panels` for the way back."""
     numbers = tuple(

@@ -28,8 +28,12 @@ from shorthaul.conv.problem import ConvProblem
 from shorthaul.conv.problem.geometry import Taps, WindowTask, forward_task, grad_input_tasks
 from shorthaul.errors import KernelPendingError
 from shorthaul.jit import KernelFunction
-from shorthaul.jit.compiling.loading import is_waited_for, load_when_ready
-from shorthaul.jit.compiling.pool import compilers
+from shorthaul.jit.compiling.loading import (
+    forget_pending,
+    kept_when_ready,
+    load_when_ready,
+    unless_pending,
+)
 from shorthaul.units import format_bytes
 
 # Nothing lies between the workspaces of two threads for so long (4 channels per group on two distant cores:
@@ -124,9 +128,6 @@ class ConvPlan:
 
 
 _kept: dict[Hashable, Any] = {}
-# Plans that wait for a compiler, and when they were last looked at: to plan again before a kernel has come would
-# be in vain.
-_pending: dict[Hashable, object] = {}
 
 
 def recall(key: Hashable) -> Any:
@@ -145,26 +146,12 @@ def keep(key: Hashable, made: Kept) -> Kept:
 def forget_plans() -> None:
     """Plan every call anew, because a better schedule is remembered now."""
     _kept.clear()
-    _pending.clear()
+    forget_pending()
 
 
-def _require_news(key: Hashable) -> None:
-    """`KernelPendingError` as long as no kernel has come since this plan waits for one."""
-    if _pending.get(key) is compilers.epoch and not is_waited_for():
-        raise KernelPendingError("a convolution's kernel")
-
-
-def _keep_when_ready(key: Hashable, plan: Callable[[], Kept]) -> Kept:
-    epoch = compilers.epoch
-    try:
-        made = plan()
-    except KernelPendingError:
-        if len(_pending) >= MOST_PLANS:
-            _pending.clear()
-        _pending[key] = epoch
-        raise
-    _pending.pop(key, None)
-    return keep(key, made)
+def keep_when_ready(key: Hashable, make: Callable[[], Kept]) -> Kept:
+    """Keep a plan once its kernels are there; `KernelPendingError` until then."""
+    return keep(key, unless_pending(key, make))
 
 
 def plan_forward(
@@ -183,12 +170,15 @@ def plan_forward(
     kept: ConvPlan | None = _kept.get(key)
     if kept is not None:
         return kept
-    _require_news(key)
-    task = forward_task(problem, sizes[0], sizes[1:])
-    chosen = schedule or find_schedule(problem, sizes, threads)
-    if has_scaled_weights and chosen.has_pairs:
-        chosen = schedule_widened(replace(task, exact=True))
-    return _keep_when_ready(key, lambda: _plan(problem, task, None, chosen, threads))
+
+    def plan() -> ConvPlan:
+        task = forward_task(problem, sizes[0], sizes[1:])
+        chosen = schedule or find_schedule(problem, sizes, threads)
+        if has_scaled_weights and chosen.has_pairs:
+            chosen = schedule_widened(replace(task, exact=True))
+        return _plan(problem, task, None, chosen, threads)
+
+    return keep_when_ready(key, plan)
 
 
 class InputGradientPlans(NamedTuple):
@@ -205,13 +195,12 @@ def plan_grad_input(problem: ConvProblem, sizes: Sizes, threads: int) -> InputGr
     kept: InputGradientPlans | None = _kept.get(key)
     if kept is not None:
         return kept
-    _require_news(key)
-    tasks = grad_input_tasks(problem, sizes[0], sizes[1:])
-    count = 1
-    for stride, size in zip(problem.stride, sizes[1:], strict=True):
-        count *= min(stride, size)
 
     def plan() -> InputGradientPlans:
+        tasks = grad_input_tasks(problem, sizes[0], sizes[1:])
+        count = 1
+        for stride, size in zip(problem.stride, sizes[1:], strict=True):
+            count *= min(stride, size)
         phases, pending = [], None
         for task, taps in tasks:
             try:
@@ -223,7 +212,7 @@ def plan_grad_input(problem: ConvProblem, sizes: Sizes, threads: int) -> InputGr
         name = "\n".join(each.weights.name for each in phases)
         return InputGradientPlans(tuple(phases), len(tasks) == count, name)
 
-    return _keep_when_ready(key, plan)
+    return keep_when_ready(key, plan)
 
 
 def plan_grad_weight(problem: ConvProblem, sizes: Sizes, threads: int) -> ConvPlan:
@@ -232,12 +221,13 @@ def plan_grad_weight(problem: ConvProblem, sizes: Sizes, threads: int) -> ConvPl
     kept: ConvPlan | None = _kept.get(key)
     if kept is not None:
         return kept
-    _require_news(key)
-    task = forward_task(problem, sizes[0], sizes[1:])
-    task = replace(task, activation=None, exact=True, is_forward=False)
-    return _keep_when_ready(
-        key, lambda: _plan(problem, task, None, schedule_gradient(task), threads)
-    )
+
+    def plan() -> ConvPlan:
+        task = forward_task(problem, sizes[0], sizes[1:])
+        task = replace(task, activation=None, exact=True, is_forward=False)
+        return _plan(problem, task, None, schedule_gradient(task), threads)
+
+    return keep_when_ready(key, plan)
 
 
 def _plan(
@@ -263,7 +253,7 @@ def _plan(
     )
 
 
-@functools.cache
+@kept_when_ready
 def _load(method: Method, kernel: Hashable) -> KernelFunction:
     """The function of a kernel; remembered, because to emit its source again takes longer than to run it."""
     loaded = load_when_ready(method.emit(kernel), "ATen")

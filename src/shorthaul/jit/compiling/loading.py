@@ -13,7 +13,8 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import functools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from typing import Any, TypeVar
 
 import torch
 
@@ -26,6 +27,9 @@ from shorthaul.jit.source import CppSource
 from shorthaul.jit.toolchain import Toolchain, find_toolchain
 from shorthaul.settings import settings
 
+Made = TypeVar("Made")
+Loader = TypeVar("Loader", bound=Callable[..., Any])
+
 # So many kernels that wait at once are worth a compile of the headers that they share: it takes as long as
 # one of them, and spares each a quarter.
 MANY_KERNELS = 8
@@ -35,6 +39,10 @@ _mode: contextvars.ContextVar[str | None] = contextvars.ContextVar("shorthaul_co
 _asked: contextvars.ContextVar[list[Job] | None] = contextvars.ContextVar("shorthaul_asked")
 # Kernels that did not compile in the background: they are not tried again by this process.
 _failed: dict[object, BaseException] = {}
+# What waits for a kernel: when that was last tried, the kernel's name, and whether it failed. To try again before
+# another kernel has come would be in vain, and takes longer than a small convolution.
+_pending: dict[Hashable, tuple[object, str, bool]] = {}
+_MOST_PENDING = 4096
 
 
 @contextlib.contextmanager
@@ -67,6 +75,64 @@ def is_waited_for(*, by_default: bool = False) -> bool:
     return by_default or is_deterministic or settings.compiling == "wait"
 
 
+def unless_pending(key: Hashable, make: Callable[[], Made]) -> Made:
+    """What `make` makes of kernels, or `KernelPendingError`; that at once as long as no kernel has come since it last was.
+
+    Who waits, or is about to, has it tried each time.
+
+    Args:
+        key: What is made.
+        make: Makes it, by `load_when_ready`.
+    """
+    known = _pending.get(key)
+    epoch = compilers.epoch
+    if (
+        known is not None
+        and known[0] is epoch
+        and not is_waited_for()
+        and _mode.get(None) != "gather"
+    ):
+        raise KernelPendingError(known[1], has_failed=known[2])
+    try:
+        made = make()
+    except KernelPendingError as error:
+        if len(_pending) >= _MOST_PENDING:
+            _pending.clear()
+        _pending[key] = epoch, error.kernel, error.has_failed
+        raise
+    _pending.pop(key, None)
+    return made
+
+
+def kept_when_ready(load: Loader) -> Loader:
+    """Have a function that loads a kernel keep what it returns, and what it raises as long as no kernel has come.
+
+    >>> @kept_when_ready
+    ... def kernel_of(number):
+    ...     print("emitted")
+    ...     return number
+    >>> kernel_of(3), kernel_of(3)
+    emitted
+    (3, 3)
+
+    Args:
+        load: A function of arguments that can be hashed.
+    """
+
+    @functools.cache
+    @functools.wraps(load)
+    def find(*arguments: Any) -> Any:
+        return unless_pending((load, arguments), lambda: load(*arguments))
+
+    found: Any = find
+    return found  # type: ignore[no-any-return]
+
+
+def forget_pending() -> None:
+    """Try everything anew that waits for a kernel, as with another compiler or cache."""
+    _pending.clear()
+
+
 def load_when_ready(source: CppSource, instead: str) -> Kernel:
     """The kernel, or `KernelPendingError` while it is compiled in the background.
 
@@ -82,11 +148,14 @@ def load_when_ready(source: CppSource, instead: str) -> Kernel:
     if kernel is not None:
         return kernel
     if is_waited_for():
-        _failed.pop(key, None)
-        return load_kernel(source)
+        has_failed = _failed.pop(key, None) is not None
+        kernel = load_kernel(source)
+        if has_failed:
+            compilers.tell_news()
+        return kernel
     if key in _failed:
         raise KernelPendingError(source.name, has_failed=True)
-    cache = KernelCache()
+    cache = KernelCache(is_over=lambda: compilers.is_closed)
     if cache.has(source.digest(toolchain.fingerprint)):
         return find_kernel(source, toolchain, cache)
     work = functools.partial(_compile_noting, source, toolchain, cache, instead)
@@ -108,6 +177,7 @@ def gather_pending(plans: Iterable[Callable[[], object]], *, is_urgent: bool = F
         plans: Functions that load kernels, and do nothing else.
         is_urgent: Whether somebody is going to wait for them (default False).
     """
+    is_urgent = is_urgent or _mode.get(None) == "gather"  # somebody is going to wait already
     return _gather(plans, "gather" if is_urgent else "background")[0]
 
 

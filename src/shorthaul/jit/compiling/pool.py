@@ -1,7 +1,9 @@
 """Threads that each run one compiler at a time, and are gone when there is nothing left to compile.
 
 A pool holds no thread that waits for work: one is started for a job while fewer than the limit run, and ends
-when the queue is empty. When the process exits, compilers are stopped and threads are joined. A forked child
+when there is nothing left. Those that do what nobody waits for are nice, for good, because the system lets nobody
+take that back: for urgent jobs there are others, up to the limit again, and nice ones make room as they come to
+the end of a job. When the process exits, compilers are stopped and threads are joined. A forked child
 starts with an empty pool, because it has none of its parent's threads: what it asks for is asked for anew.
 """
 
@@ -59,6 +61,8 @@ class Job:
 class CompilePool:
     """Jobs by key, at most `most_workers()` of them at a time."""
 
+    epoch: object
+
     def __init__(self, most_workers: Callable[[], int]) -> None:
         self._most_workers = most_workers
         self.start_afresh()
@@ -67,12 +71,11 @@ class CompilePool:
         """Know of no job and no thread, as in a child that was just forked."""
         self._lock = PatientLock()
         self._jobs: dict[Hashable, Job] = {}
-        self._queue: collections.deque[Job] = collections.deque()
-        self._workers: set[threading.Thread] = set()
+        self._urgent: collections.deque[Job] = collections.deque()
+        self._calm: collections.deque[Job] = collections.deque()
+        self._workers: dict[threading.Thread, bool] = {}  # and whether each is nice
         self.is_closed = False  # the process exits
-        self.epoch = (
-            object()
-        )  # another one after each job: while it stays, nothing new is to be had
+        self.tell_news()  # after each job: while the epoch stays, nothing new is to be had
 
     def submit(
         self, key: Hashable, name: str, work: Callable[[], object], *, is_urgent: bool
@@ -84,37 +87,55 @@ class CompilePool:
         """
         with self._lock:
             job = self._jobs.get(key)
-            if job is not None:
-                if is_urgent and job in self._queue:
-                    self._queue.remove(job)
-                    self._queue.appendleft(job)
+            if job is not None and not is_urgent:
                 return job
-            job = Job(name, work)
-            if self.is_closed:
-                job.give_up(RuntimeError("the process is about to exit"))
-                return job
-            self._jobs[key] = job
-            if is_urgent:
-                self._queue.appendleft(job)
+            if job is None:
+                job = Job(name, work)
+                if self.is_closed:
+                    job.give_up(RuntimeError("the process is about to exit"))
+                    return job
+                self._jobs[key] = job
             else:
-                self._queue.append(job)
-            if len(self._workers) < self._most_workers():
-                worker = threading.Thread(
-                    target=self._run_jobs,
-                    args=(is_urgent,),
-                    name="shorthaul-compiler",
-                    daemon=True,  # `close` joins it: the interpreter would wait for all that is queued
-                )
-                self._workers.add(worker)
-                try:
-                    worker.start()
-                except RuntimeError as error:  # no more threads are to be had, or the process exits
-                    self._workers.discard(worker)
-                    if not self._workers:
-                        self._queue.remove(job)
-                        del self._jobs[key]
-                        job.give_up(error)
+                waiting = next((each for each in (self._urgent, self._calm) if job in each), None)
+                if waiting is None:  # it runs
+                    return job
+                waiting.remove(job)
+            if is_urgent:
+                self._urgent.appendleft(job)
+            else:
+                self._calm.append(job)
+            self._start_worker(is_urgent)
             return job
+
+    def _start_worker(self, is_urgent: bool) -> None:
+        """One more for what was queued just now, unless there are enough; the caller holds the lock."""
+        counted = [is_nice for is_nice in self._workers.values() if not (is_urgent and is_nice)]
+        if len(counted) >= self._most_workers():
+            return
+        worker = threading.Thread(
+            target=self._run_jobs,
+            name="shorthaul-compiler",
+            daemon=True,  # `close` joins it: the interpreter would wait for all that is queued
+        )
+        self._workers[worker] = False
+        try:
+            worker.start()
+        except RuntimeError as error:  # no more threads are to be had, or the process exits
+            del self._workers[worker]
+            if not self._workers:
+                self._give_up_all(error)
+
+    def _give_up_all(self, error: BaseException) -> None:
+        for job in (*self._urgent, *self._calm):
+            job.give_up(error)
+        self._urgent.clear()
+        self._calm.clear()
+        self._jobs.clear()
+        self.tell_news()
+
+    def tell_news(self) -> None:
+        """Have everybody who waits for a kernel ask for it again."""
+        self.epoch = object()
 
     def is_idle(self) -> bool:
         """Whether nothing is under way."""
@@ -129,8 +150,9 @@ class CompilePool:
         """Drop what is queued, stop the compilers that run, and join the threads."""
         with self._lock:
             self.is_closed = True
-            dropped = tuple(self._queue)
-            self._queue.clear()
+            dropped = (*self._urgent, *self._calm)
+            self._urgent.clear()
+            self._calm.clear()
             workers = tuple(self._workers)
         for job in dropped:
             job.give_up(RuntimeError("the process is about to exit"))
@@ -140,22 +162,35 @@ class CompilePool:
                 stop_compilers([worker.ident] if worker.ident is not None else [])
                 worker.join(PATIENCE_SECONDS)
 
-    def _run_jobs(self, is_urgent: bool) -> None:
-        if not is_urgent:
-            # Of this thread alone, and of the compilers that it starts.
-            with contextlib.suppress(OSError):
-                os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)
+    def _run_jobs(self) -> None:
+        worker = threading.current_thread()
         while True:
             with self._lock:
-                if not self._queue:
-                    self._workers.discard(threading.current_thread())
+                job = self._take_job(worker)
+                if job is None:
+                    del self._workers[worker]
                     return
-                job = self._queue.popleft()
             job.run()
             with self._lock:
                 for key in [key for key, each in self._jobs.items() if each is job]:
                     del self._jobs[key]
-                self.epoch = object()
+                self.tell_news()
+
+    def _take_job(self, worker: threading.Thread) -> Job | None:
+        """What a worker does next, at the priority that this has; the caller holds the lock."""
+        is_nice = self._workers[worker]
+        if self._urgent and (not is_nice or all(self._workers.values())):
+            return self._urgent.popleft()
+        if not self._calm or len(self._workers) > self._most_workers():
+            return None
+        if not is_nice:
+            self._workers[worker] = True
+            # Of this thread alone, and of the compilers that it starts.
+            thread = threading.get_native_id()
+            with contextlib.suppress(OSError):
+                now = os.getpriority(os.PRIO_PROCESS, thread)
+                os.setpriority(os.PRIO_PROCESS, thread, min(19, now + NICENESS))
+        return self._calm.popleft()
 
 
 compilers = CompilePool(lambda: settings.compilers)

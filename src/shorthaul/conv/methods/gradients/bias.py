@@ -5,8 +5,6 @@ Sums are taken over blocks whose size no thread count changes, and blocks are ad
 
 from __future__ import annotations
 
-import functools
-
 import torch
 
 from shorthaul.conv.layout.function import sum_dtype
@@ -21,7 +19,7 @@ from shorthaul.jit import (
     TensorArgument,
     ThreadsArgument,
 )
-from shorthaul.jit.compiling.loading import load_when_ready
+from shorthaul.jit.compiling.loading import kept_when_ready, load_when_ready
 
 BLOCK_PIXELS = 1024  # of channels-last images; a contiguous image has a block for each plane
 
@@ -101,7 +99,7 @@ def emit_grad_bias_kernel(
     return CppSource(f"conv_grad_bias_{name}_{layout}", text, (function,))
 
 
-@functools.cache
+@kept_when_ready
 def grad_bias_kernel(dtype: torch.dtype, channels_last: bool) -> Kernel:
     """The compiled kernel."""
     return load_when_ready(emit_grad_bias_kernel(dtype, channels_last, this_machine()), "ATen")
