@@ -209,6 +209,15 @@ def test_what_was_left_to_aten_is_not_compiled_by_the_next_process(gate: Path) -
     assert again.layers[0].choices["inference"].name == "aten"
 
 
+@pytest.mark.parametrize("has_gradient", [False, True])
+def test_who_waits_does_so_under_a_profiler_too(gate: Path, has_gradient: bool) -> None:
+    image, weight, bias = _tensors()
+    weight.requires_grad_(has_gradient)
+    with torch.profiler.profile(), meter() as counted:
+        sh.conv2d(image, weight, bias, activation="relu", wait=True)
+    assert counted.launches["conv_window_general"] == 1
+
+
 def test_layers_that_are_always_ours_wait(gate: Path) -> None:
     image, _, _ = _tensors()
     model = nn.Sequential(nn.Conv2d(5, 19, 3))

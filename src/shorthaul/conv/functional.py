@@ -39,7 +39,7 @@ from shorthaul.conv.readiness import Needs, can_prepare, find_needs, has_kernels
 from shorthaul.errors import ConvolutionError
 from shorthaul.fallbacks import note_fallback
 from shorthaul.jit.compiling.loading import is_waited_for
-from shorthaul.jit.operators import are_ordinary, is_plain, is_watched, needs_gradient
+from shorthaul.jit.operators import are_ordinary, is_plain, is_traced, is_transformed, is_watched
 
 KERNEL_DTYPES = frozenset((torch.float32, torch.float64, torch.bfloat16, torch.float16))
 
@@ -120,7 +120,8 @@ def conv2d(
             TF32 in the generated CUDA kernels (default True).
         tune: Measure the kernels that apply to this size, once; the fastest is remembered for this
             processor (default False).
-        wait: Wait for the compiler of kernels that are not there yet. Without it the first calls run
+        wait: Wait for the compiler of kernels that are not there yet, of the call and of its gradients, but
+            not where a call is traced, transformed or seen by a `TorchDispatchMode`. Without it the first calls run
             by ATen, whose sums have another order and other last bits, until the kernels are compiled
             in the background; `SHORTHAUL_COMPILE=wait` has all calls wait (default False).
         out: Receives the result, in place of a fresh tensor; it has the output's shape and dtype.
@@ -238,11 +239,11 @@ def _convolve(
         output = aten.run_forward(problem, images, weight, bias, added)
         output = drop_dimensions(output, dimensions, is_batched)
         return output if out is None else _make_fit(out, output.shape, problem).copy_(output)
-    if input.dtype in KERNEL_DTYPES and not is_watched() and are_ordinary(input, weight, bias):
-        if tune:
+    is_seen = is_traced() or is_transformed()
+    if input.dtype in KERNEL_DTYPES and not is_seen and are_ordinary(input, weight, bias):
+        if tune and not is_watched():
             _tune(problem_of(dimensions, input, weight, bias, geometry, activation, exact), images)
-        # As the call runs below: a derivative needs the value before the activation.
-        fused = None if needs_gradient(input, weight, bias, residual) else activation
+        fused = _fuse(activation, input, weight, bias, residual)
         problem = problem_of(dimensions, input, weight, bias, geometry, fused, exact)
         _ask_for_kernels(problem, images, find_needs(input, weight, bias), wait)
     if input.dtype in KERNEL_DTYPES and not is_plain(input, weight, bias, residual):
@@ -284,6 +285,11 @@ def _tune(problem: ConvProblem, images: Tensor) -> None:
     batch, _, depth, height, width = images.shape
     if can_prepare(problem, images):
         tune_schedule(problem, (batch, depth, height, width))
+
+
+def _fuse(activation: str | None, *tensors: Tensor | None) -> str | None:
+    """The activation that is part of the convolution: a derivative needs the value before it."""
+    return activation if not torch.is_grad_enabled() or is_plain(*tensors) else None
 
 
 def _ask_for_kernels(problem: ConvProblem, images: Tensor, needs: Needs, wait: bool) -> None:

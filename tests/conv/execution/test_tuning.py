@@ -77,6 +77,13 @@ def test_a_second_call_measures_nothing() -> None:
     assert tune_schedule(PROBLEM, SIZES, measure=refuse, is_quiet=True).name == first
 
 
+def test_random_numbers_go_on_where_they_were() -> None:
+    first = candidate_schedules(PROBLEM, SIZES)[0].describe()
+    before = torch.get_rng_state()
+    tune_schedule(PROBLEM, SIZES, measure=preferring(first), is_quiet=True)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
 def test_a_remembered_name_that_is_no_candidate_is_not_used() -> None:
     key = tuning_key(PROBLEM, SIZES, 1)
     autotune(key, [Candidate("window of an older version", lambda: None)])

@@ -76,11 +76,15 @@ def _candidates(
     compile_all: Callable[[], None],
 ) -> list[Candidate]:
     batch, *spatial = sizes
-    image = torch.randn(batch, problem.in_channels, *spatial, dtype=torch.float32, device="cpu").to(
-        problem.dtype
-    )
+    own = torch.Generator().manual_seed(0)  # the user's numbers go on where they were
+
+    def draw(*shape: int) -> torch.Tensor:
+        values = torch.randn(shape, generator=own, dtype=torch.float32, device="cpu")
+        return values.to(problem.dtype)
+
+    image = draw(batch, problem.in_channels, *spatial)
     image = image.contiguous(memory_format=memory_format(problem))
-    weight = torch.randn(problem.weight_shape, dtype=torch.float32, device="cpu").to(problem.dtype)
+    weight = draw(*problem.weight_shape)
     bias = (
         torch.zeros(problem.out_channels, dtype=problem.dtype, device="cpu")
         if problem.has_bias
