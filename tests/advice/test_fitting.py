@@ -1,16 +1,19 @@
 from __future__ import annotations
 
 import json
+import math
+from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
 import shorthaul as sh
-from shorthaul.advice import Fit, Needs
+from shorthaul.advice import Fit, Needs, fitting
 from shorthaul.advice.blocks import find_blocks
 from shorthaul.advice.watching.batches import split_batch
-from shorthaul.errors import NoFitError, PlanError
+from shorthaul.advice.watching.measurement import Step, time_steps
+from shorthaul.errors import MachineMemoryError, NoFitError, OffloadBudgetError, PlanError
 from shorthaul.host_memory import give_memory_back, resident_bytes
 from tests.own_process import in_own_process
 
@@ -76,6 +79,73 @@ def test_what_fits_in_no_way_says_the_least_and_why(tmp_path):
         sh.fit(make_model(), BATCH, memory="1MiB", directory=tmp_path, micro_batches=[1, 2])
     assert "resident before" in str(caught.value)
     assert caught.value.least_bytes > 100 * 2**20
+
+
+def require_consistent(error: NoFitError) -> None:
+    assert error.least_bytes > error.memory_bytes
+
+
+def test_a_budget_that_turns_out_too_small_is_no_contradiction(tmp_path, monkeypatch):
+    memory_bytes = memory_for(150 * 2**20)
+
+    def fail_when_offloaded(*given: Any, warm_ups: int = 1, **more: Any) -> Step:
+        if warm_ups == 2:
+            raise OffloadBudgetError(2**40, 2**20, "by a fake")
+        return time_steps(*given, warm_ups=warm_ups, **more)
+
+    monkeypatch.setattr(fitting, "time_steps", fail_when_offloaded)
+    with pytest.raises(NoFitError, match=r"with the whole batch of 8,192 samples") as caught:
+        sh.fit(make_model(), BATCH, memory=memory_bytes, directory=tmp_path, micro_batches=[1])
+    require_consistent(caught.value)
+    assert "more than was expected" in str(caught.value)
+
+
+def test_a_disk_that_takes_no_more_is_the_reason_that_is_given(tmp_path, monkeypatch):
+    memory_bytes = memory_for(150 * 2**20)
+
+    def fail_when_offloaded(*given: Any, warm_ups: int = 1, **more: Any) -> Step:
+        if warm_ups == 2:
+            raise OffloadBudgetError(2**40, 2**20, "by a fake", refusal="it is full")
+        return time_steps(*given, warm_ups=warm_ups, **more)
+
+    monkeypatch.setattr(fitting, "time_steps", fail_when_offloaded)
+    with pytest.raises(OffloadBudgetError, match="the disk takes no more: it is full"):
+        sh.fit(make_model(), BATCH, memory=memory_bytes, directory=tmp_path, micro_batches=[1])
+
+
+def test_where_nothing_is_large_enough_to_offload_everything_is_kept(tmp_path):
+    small = nn.Sequential(nn.Linear(16, 16), nn.GELU())
+    with pytest.raises(NoFitError, match="samples, with everything kept") as caught:
+        sh.fit(small, torch.randn(8, 16), memory="1MiB", directory=tmp_path, micro_batches=[1])
+    require_consistent(caught.value)
+
+
+def test_a_machine_without_room_for_one_step_says_so(tmp_path, monkeypatch):
+    monkeypatch.setattr(fitting, "usable_bytes", lambda: 2**20)
+    with pytest.raises(MachineMemoryError, match=r"in 2 micro-batches of 4,096 samples it needs"):
+        sh.fit(make_model(), BATCH, memory="8GiB", directory=tmp_path, micro_batches=[1, 2])
+
+
+def test_a_batch_too_large_for_the_machine_is_not_run_to_find_that_out(tmp_path, monkeypatch):
+    ran: list[int] = []
+
+    class Looks(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = make_model()
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            assert x.sum().item() < math.inf  # which needs data
+            ran.append(len(x))
+            return self.layers(x)
+
+    machine_bytes = memory_for(70 * 2**20)  # of which a tenth is left to others
+    monkeypatch.setattr(fitting, "usable_bytes", lambda: machine_bytes * 10 // 9)
+    found = sh.fit(Looks(), BATCH, memory="8GiB", directory=tmp_path, micro_batches=[1, 2, 4, 8])
+    assert isinstance(found, Fit)
+    assert found.micro_batches > 1
+    assert ran
+    assert max(ran) < len(BATCH)
 
 
 def test_a_dry_fit_knows_meta_models_and_runs_nothing():

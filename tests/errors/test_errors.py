@@ -39,6 +39,7 @@ from shorthaul.errors import (
     KernelStatusError,
     LayerArgumentError,
     LayerLanguageError,
+    MachineMemoryError,
     MissingExtraError,
     MissingPackageError,
     MissingTableError,
@@ -224,6 +225,13 @@ GOLDEN: dict[ShorthaulError, str] = {
         "  It holds: gradients 512.0 KiB, work space 0 B.\n"
         "  Raise `memory` to 2,097,152 or more, lower the batch size, or take an optimizer\n"
         "  with smaller states."
+    ),
+    MachineMemoryError(2**33, 2**34, "in 4 micro-batches of 8 samples"): (
+        "a step has to be run once, with everything kept, before it can be planned: in 4 micro-batches "
+        "of 8 samples it needs 16.0 GiB (17,179,869,184 bytes), and this process can use 8.0 GiB "
+        "(8,589,934,592 bytes) here.\n"
+        "  Lower the batch size, allow smaller `micro_batches`, or plan it on a larger machine;\n"
+        "  `sh.fit(model, batch, memory=..., dry=True)` runs nothing."
     ),
     OffloadBudgetError(2**21, 2**20, "by one layer"): (
         "the budget of 1.0 MiB (1,048,576 bytes) is too small: "

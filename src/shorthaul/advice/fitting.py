@@ -13,6 +13,7 @@ verified by a step.
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -29,7 +30,13 @@ from shorthaul.advice.watching.measurement import Loss, observe_step, time_steps
 from shorthaul.advice.watching.memory_shares import estimate_coming_state_bytes
 from shorthaul.advice.watching.observation import ACTIVATIONS, StepMemory
 from shorthaul.advice.watching.undisturbed import undisturbed
-from shorthaul.errors import NoFitError, OffloadBudgetError, PlanError
+from shorthaul.errors import (
+    MachineMemoryError,
+    NoFitError,
+    OffloadBudgetError,
+    PlanError,
+    ShorthaulError,
+)
 from shorthaul.host_memory import give_memory_back, resident_bytes, usable_bytes
 from shorthaul.offload.policy.planner import Plan
 from shorthaul.offload.policy.simulation import Decision
@@ -52,6 +59,14 @@ class _Way:
     seconds: float
     peak_bytes: int
     fixed_bytes: int  # of that, what is not live activations
+
+    @property
+    def how(self) -> str:
+        """What is done, in words that follow a number of bytes."""
+        if self.plan is None:
+            return "with everything kept"
+        again = " and blocks computed again" if self.blocks is not None else ""
+        return f"with as few live activations as a plan was found to hold{again}"
 
 
 def fit(
@@ -125,7 +140,11 @@ class _Fitting:
             each.nbytes for each in model.parameters() if each.requires_grad and each.grad is None
         )
         self.outside_bytes = 0
-        self.least_seen_bytes: int | None = None
+        self.reserve_bytes = int(memory_bytes * _RESERVE)
+        self.machine_bytes = usable_bytes() * 9 // 10
+        # What a way was seen to take or to need, which is more than the memory.
+        self.seen_bytes: dict[int, int] = {}
+        self.disk_error: OffloadBudgetError | None = None
         self.samples = count_samples(batch)
         self.blocks = find_blocks(model)
 
@@ -133,11 +152,14 @@ class _Fitting:
 
     def find_ways(self, parts: Sequence[int]) -> Iterator[_Way]:
         """Each number of micro-batches, with everything kept or by the plan that fits."""
-        memories = {each: self._play(each) for each in parts}
-        machine_bytes = usable_bytes() * 9 // 10
-        can_run = [each for each in parts if self._kept_bytes(memories[each]) < machine_bytes]
+        memories = self._play_all(parts)
+        can_run = [
+            each
+            for each in sorted(memories)
+            if self._run_bytes(memories[each]) < self.machine_bytes
+        ]
         if not can_run:
-            raise self.refuse([])
+            raise self._no_room(parts[-1], memories)
         copying = measure_copying()
         smallest = can_run[-1]
         step = time_steps(self.model, [self._part(smallest)], self.loss, repeats=1)
@@ -150,11 +172,40 @@ class _Fitting:
     def _part(self, parts: int) -> Any:
         return split_batch(self.batch, parts)[0]
 
-    def _play(self, parts: int) -> StepMemory:
-        try:
-            return dry_step(self.model, self._part(parts), self.loss)
-        except PlanError:  # what needs data is watched while it runs
-            return observe_step(self.model, self._part(parts), self.loss)[0]
+    def _play_all(self, parts: Sequence[int]) -> dict[int, StepMemory]:
+        """Each number of micro-batches played through, or run where that needs data.
+
+        The smallest is run first: a larger one only if the machine has room for what that lets expect.
+        """
+        memories: dict[int, StepMemory] = {}
+        smaller: int | None = None
+        for each in sorted(parts, reverse=True):
+            try:
+                memories[each] = dry_step(self.model, self._part(each), self.loss)
+            except PlanError:  # what needs data is watched while it runs
+                if smaller is not None:
+                    more_bytes = memories[smaller].peak_of(ACTIVATIONS) * (smaller - each) // each
+                    if self._run_bytes(memories[smaller]) + more_bytes >= self.machine_bytes:
+                        break
+                memories[each] = observe_step(self.model, self._part(each), self.loss)[0]
+            smaller = each
+        return memories
+
+    def _run_bytes(self, memory: StepMemory) -> int:
+        """What the machine must have for a step in which everything is kept."""
+        return self._kept_bytes(memory) - self.reserve_bytes
+
+    def _no_room(self, parts: int, memories: dict[int, StepMemory]) -> ShorthaulError:
+        """What to say when no step can be run here to be watched."""
+        needed_bytes = self._run_bytes(memories[parts])
+        return MachineMemoryError(self.machine_bytes, needed_bytes, self._in_parts(parts))
+
+    def _in_parts(self, parts: int) -> str:
+        if parts == 1:
+            return "with the whole batch" + (
+                f" of {self.samples:,} samples" if self.samples else ""
+            )
+        return f"in {parts:,} micro-batches of {(self.samples or 0) // parts:,} samples"
 
     def _fixed_bytes(self, memory: StepMemory) -> int:
         others = sum(size for owner, size in memory.at_peak().items() if owner.kind != ACTIVATIONS)
@@ -163,7 +214,7 @@ class _Fitting:
             + self.coming_bytes
             + max(others, self.gradient_bytes)
             + self.outside_bytes
-            + int(self.memory_bytes * _RESERVE)
+            + self.reserve_bytes
         )
 
     def _kept_bytes(self, memory: StepMemory) -> int:
@@ -177,6 +228,9 @@ class _Fitting:
             yield _Way(parts, None, None, parts * step.seconds, kept_bytes, fixed_bytes)
             return
         planned = list(self._planned(parts, fixed_bytes, None, copying))
+        if not planned:  # too large, and known to be
+            yield _Way(parts, None, None, math.inf, kept_bytes, fixed_bytes)
+            return
         yield from planned
         is_free = any(each.plan is not None and each.plan.is_free for each in planned)
         if self.blocks is not None and not is_free:
@@ -212,21 +266,30 @@ class _Fitting:
         """The way as a measured step shows it, with a smaller budget where that is needed."""
         budget_bytes = None if way.plan is None else self.memory_bytes - way.fixed_bytes
         for _ in range(_ATTEMPTS):
-            found = self._try(way, budget_bytes, None)
-            if found is None:
+            try:
+                found = self._try(way, budget_bytes, None)
+            except OffloadBudgetError as error:
+                self._note_failure(way, error)
                 return None
             if found.measured_bytes is None or found.measured_bytes <= self.memory_bytes:
                 return self._try_packing(way, budget_bytes, found)
-            self.least_seen_bytes = min(
-                found.measured_bytes, self.least_seen_bytes or found.measured_bytes
-            )
+            self._note_seen(way, found.measured_bytes)
             if budget_bytes is None:
                 return None
             excess_bytes = found.measured_bytes - self.memory_bytes
-            budget_bytes -= excess_bytes + int(self.memory_bytes * _RESERVE)
+            budget_bytes -= excess_bytes + self.reserve_bytes
             if budget_bytes <= 0:
                 return None
         return None
+
+    def _note_seen(self, way: _Way, seen_bytes: int) -> None:
+        self.seen_bytes[id(way)] = min(seen_bytes, self.seen_bytes.get(id(way), seen_bytes))
+
+    def _note_failure(self, way: _Way, error: OffloadBudgetError) -> None:
+        if error.refusal is not None:
+            self.disk_error = error  # more memory is no remedy
+        elif id(way) not in self.seen_bytes:  # with the whole budget
+            self._note_seen(way, way.fixed_bytes + error.needed_bytes)
 
     def _try_packing(self, way: _Way, budget_bytes: int | None, found: Fit) -> Fit:
         if way.plan is None:
@@ -234,12 +297,15 @@ class _Fitting:
         simulation = way.plan.simulation
         if simulation.stall_seconds < _WAITING * simulation.step_seconds:
             return found
-        packed = self._try(way, budget_bytes, "auto")
-        if packed is None or (packed.measured_bytes or 0) > self.memory_bytes:
+        try:
+            packed = self._try(way, budget_bytes, "auto")
+        except OffloadBudgetError:
+            return found
+        if (packed.measured_bytes or 0) > self.memory_bytes:
             return found
         return min(found, packed, key=lambda each: each.measured_seconds)
 
-    def _try(self, way: _Way, budget_bytes: int | None, codec: str | None) -> Fit | None:
+    def _try(self, way: _Way, budget_bytes: int | None, codec: str | None) -> Fit:
         found = Fit(
             model_name=type(self.model).__name__,
             memory_bytes=self.memory_bytes,
@@ -260,8 +326,6 @@ class _Fitting:
         offload = found.wrap(self.model)
         try:
             step = time_steps(self.model, batches, self.loss, warm_ups=2, repeats=1)
-        except OffloadBudgetError:
-            return None
         finally:
             if offload is not None:
                 offload.unwrap()
@@ -280,15 +344,14 @@ class _Fitting:
         rest = {"other tensors and reserve": way.peak_bytes - sum(shares.values())}
         return {what: size for what, size in (shares | rest).items() if size > 0}
 
-    def refuse(self, ways: Sequence[_Way]) -> NoFitError:
+    def refuse(self, ways: Sequence[_Way]) -> ShorthaulError:
         """What to say when nothing fits."""
-        least = min(ways, key=lambda each: each.peak_bytes, default=None)
-        if least is None:
-            fixed_bytes = self.before_bytes + self.coming_bytes + self.gradient_bytes
-            parts = {"resident before": self.before_bytes, "gradients": self.gradient_bytes}
-            how = "for parameters and gradients alone"
-            return NoFitError(self.memory_bytes, fixed_bytes, how, parts)
-        samples = "" if self.samples is None else f" of {self.samples // least.parts:,} samples"
-        how = f"with {least.parts:,} micro-batches{samples} and the least of activations"
-        least_bytes = max(least.peak_bytes, self.least_seen_bytes or 0)
-        return NoFitError(self.memory_bytes, least_bytes, how, self._shares(least))
+        if self.disk_error is not None:
+            return self.disk_error
+        needed = [self.seen_bytes.get(id(each), each.peak_bytes) for each in ways]
+        least_bytes, least = min(zip(needed, ways, strict=True), key=lambda pair: pair[0])
+        how = f"{self._in_parts(least.parts)}, {least.how}"
+        shares = self._shares(least)
+        if least_bytes > least.peak_bytes:
+            shares["more than was expected"] = least_bytes - least.peak_bytes
+        return NoFitError(self.memory_bytes, least_bytes, how, shares)

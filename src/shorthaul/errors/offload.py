@@ -143,3 +143,17 @@ class NoFitError(ShorthaulError, MemoryError):
             "  with smaller states."
         )
         self.memory_bytes, self.least_bytes = memory_bytes, least_bytes
+
+
+class MachineMemoryError(ShorthaulError, MemoryError):
+    """A step has to be run once to be planned, and this machine has no memory for it."""
+
+    def __init__(self, machine_bytes: int, needed_bytes: int, how: str) -> None:
+        super().__init__(
+            f"a step has to be run once, with everything kept, before it can be planned: {how} it needs "
+            f"{format_bytes(needed_bytes)} ({needed_bytes:,} bytes), and this process can use "
+            f"{format_bytes(machine_bytes)} ({machine_bytes:,} bytes) here.\n"
+            "  Lower the batch size, allow smaller `micro_batches`, or plan it on a larger machine;\n"
+            "  `sh.fit(model, batch, memory=..., dry=True)` runs nothing."
+        )
+        self.machine_bytes, self.needed_bytes = machine_bytes, needed_bytes
