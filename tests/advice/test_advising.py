@@ -3,6 +3,8 @@ from __future__ import annotations
 import copy
 import json
 import random
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,7 +12,14 @@ import torch
 from torch import nn
 
 import shorthaul as sh
+from shorthaul.advice import applying
+from shorthaul.advice.changes import Search
+from shorthaul.advice.watching.measurement import measure
+from shorthaul.conv import replace_convs
+from shorthaul.conv.models.replace import ReplacementReport
 from shorthaul.errors import PlanError
+from shorthaul.jit.compiling.pool import compilers
+from shorthaul.settings import settings
 
 
 class Model(nn.Module):
@@ -138,6 +147,51 @@ def test_convolutions_are_tried_and_put_back(tmp_path):
         each.partition(":")[0] for each in advice.notes
     ]
     assert {"replace_convs", "micro_batches", "bfloat16"} <= set(told)
+
+
+def test_convolutions_are_timed_when_their_kernels_are_there(tmp_path, monkeypatch):
+    reports: list[ReplacementReport] = []
+
+    def replace_and_keep(model: nn.Module) -> ReplacementReport:
+        reports.append(replace_convs(model))
+        return reports[-1]
+
+    monkeypatch.setattr("shorthaul.conv.replace_convs", replace_and_keep)
+    model, batch = nn.Sequential(nn.Conv2d(1, 2, 1)), torch.randn(1, 1, 4, 4)
+    with settings.override(cache_directory=tmp_path / "cold", compiling="background"):
+        search = Search(model, batch, None, measure(model, batch, None), 2**30, tmp_path)
+        list(search._try_convolutions())
+    (layer,) = reports[0].layers
+    assert layer.choices  # only then it had been compared, and what was faster had run
+    assert compilers.is_idle()
+
+
+@pytest.mark.parametrize("fails", ["maker", "step"])
+def test_what_cannot_be_applied_leaves_the_model_as_it_was(
+    model: nn.Module, tmp_path, monkeypatch, fails: str
+):
+    advice = sh.advise(model, BATCH, directory=tmp_path, trials=False)
+    change = next(each for each in advice.changes if each.name == "offload")
+    changes = (replace(change, name="accelerate"), change)
+    if fails == "step":
+        monkeypatch.setattr(applying, "time_compiled_steps", fail)
+        changes = (change,)
+    else:
+        monkeypatch.setitem(applying._MAKERS, "offload", wrap_and_fail)
+    hooks = [len(each._forward_hooks) for each in model.modules()]
+    with pytest.raises(RuntimeError, match="as asked"):
+        sh.apply(replace(advice, changes=changes))
+    assert [len(each._forward_hooks) for each in model.modules()] == hooks
+    model(BATCH).sum().backward()
+
+
+def fail(*_: Any, **__: Any) -> Any:
+    raise RuntimeError("as asked")
+
+
+def wrap_and_fail(applied: Any, arguments: dict[str, Any]) -> None:
+    applying._offload(applied, arguments)
+    fail()
 
 
 def test_a_trial_that_fails_is_a_note(tmp_path):

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from shorthaul.advice.advice import Advice, Change
-from shorthaul.advice.watching.measurement import time_steps
+from shorthaul.advice.watching.measurement import time_compiled_steps
 from shorthaul.errors import PlanError
 from shorthaul.offload import ActivationOffload, wrap
 from shorthaul.units import format_bytes, format_seconds
@@ -59,6 +59,8 @@ def apply(advice: Advice, names: Sequence[str] | None = None) -> Applied:
     >>> print(applied)
     nothing was changed: no safe change was found that would help
 
+    When a change cannot be made, or the step with it fails, the model is as it was before.
+
     Args:
         advice: What `sh.advise` returned, in the same process.
         names: Names of the changes to make, among those that are safe; None (default) for all. Of
@@ -70,7 +72,6 @@ def apply(advice: Advice, names: Sequence[str] | None = None) -> Applied:
     for each in advice.changes:
         if each.is_safe and (names is None or each.name in names):
             chosen.setdefault(each.name, each)
-    batch, loss = advice.context
     changes = tuple(chosen.values())
     applied = Applied(
         advice.model,
@@ -79,17 +80,26 @@ def apply(advice: Advice, names: Sequence[str] | None = None) -> Applied:
         - sum(advice.peak_bytes - each.peak_bytes for each in changes),
         predicted_seconds=_product(advice.seconds, [each.seconds for each in changes]),
     )
-    # Layers first: offloading wraps what is then there.
-    for each in sorted(changes, key=lambda each: each.name == "offload"):
-        _MAKERS[each.name](applied, each.arguments)
-    if changes:
-        # The first steps watch, the plan is made from them.
-        step = time_steps(applied.model, [batch], loss, warm_ups=2)
-        coming_bytes = advice.memory.get("optimizer states to come", 0)
-        applied.measured_seconds = step.seconds
-        if step.peak_bytes is not None:
-            applied.measured_bytes = step.peak_bytes + coming_bytes
+    try:
+        # Layers first: offloading wraps what is then there.
+        for each in sorted(changes, key=lambda each: each.name == "offload"):
+            _MAKERS[each.name](applied, each.arguments)
+        if changes:
+            _measure(applied, advice, advice.context)
+    except BaseException:  # nobody would hold what takes the changes back
+        applied.revert()
+        raise
     return applied
+
+
+def _measure(applied: Applied, advice: Advice, context: tuple[Any, Any]) -> None:
+    batch, loss = context
+    # The first steps watch, the plan is made from them.
+    step = time_compiled_steps(applied.model, [batch], loss, warm_ups=2)
+    applied.measured_seconds = step.seconds
+    if step.peak_bytes is not None:
+        coming_bytes = advice.memory.get("optimizer states to come", 0)
+        applied.measured_bytes = step.peak_bytes + coming_bytes
 
 
 def _product(seconds: float, each_seconds: Sequence[float]) -> float:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,7 +21,13 @@ import torch
 from shorthaul.advice.advice import Change
 from shorthaul.advice.blocks import Blocks, find_blocks
 from shorthaul.advice.watching.batches import count_samples, split_batch
-from shorthaul.advice.watching.measurement import Loss, Measured, Step, time_steps
+from shorthaul.advice.watching.measurement import (
+    Loss,
+    Measured,
+    Step,
+    time_compiled_steps,
+    time_steps,
+)
 from shorthaul.advice.watching.undisturbed import undisturbed
 from shorthaul.errors import ShorthaulError
 from shorthaul.offload.policy.planner import Plan
@@ -169,9 +175,15 @@ class Search:
 
     # -- measured by a step -------------------------------------------------------------------
 
-    def _trial(self, model: torch.nn.Module, batches: list[Any], **given: Any) -> Step:
+    def _trial(
+        self,
+        model: torch.nn.Module,
+        batches: list[Any],
+        timed: Callable[..., Step] = time_steps,
+        **given: Any,
+    ) -> Step:
         repeats = 3 if self.seconds < _SHORT_SECONDS else 1
-        return time_steps(model, batches, self.loss, repeats=repeats, **given)
+        return timed(model, batches, self.loss, repeats=repeats, **given)
 
     def _peak_of(self, step: Step) -> int:
         own_bytes, before = step.own_bytes, self.measured.step.own_bytes
@@ -187,7 +199,7 @@ class Search:
 
         report = replace_convs(self.model)
         try:
-            step = self._trial(report.model, [self.batch])
+            step = self._trial(report.model, [self.batch], timed=time_compiled_steps)
         finally:
             report.revert()
         yield Change(
@@ -207,7 +219,7 @@ class Search:
         if not report.swapped:
             return
         try:
-            step = self._trial(report.model, [self.batch])
+            step = self._trial(report.model, [self.batch], timed=time_compiled_steps)
         finally:
             report.revert()
         yield Change(

@@ -15,6 +15,7 @@ import torch
 from shorthaul.advice.watching.observation import ACTIVATIONS, GRADIENTS, Observer, StepMemory
 from shorthaul.advice.watching.undisturbed import forget_gradients, undisturbed
 from shorthaul.host_memory import give_memory_back, resident_bytes
+from shorthaul.jit.compiling.loading import compiling, run_compiled
 from shorthaul.meter import meter
 from shorthaul.offload.profiling import call_model, find_loss
 
@@ -100,6 +101,22 @@ def time_steps(
                 seconds.append(time.perf_counter() - began)
                 forget_gradients(model)
         return Step(statistics.median(seconds), before_bytes, measured.peak_resident_bytes)
+
+
+def time_compiled_steps(
+    model: torch.nn.Module, batches: Iterable[Any], loss: Loss, **given: Any
+) -> Step:
+    """As `time_steps`, when every kernel is there: until then others do the work, and would be timed."""
+    batches = list(batches)
+    with undisturbed(model):
+
+        def step() -> None:
+            run_step(model, batches, loss)
+            forget_gradients(model)
+
+        run_compiled(step)
+    with compiling("wait"):
+        return time_steps(model, batches, loss, **given)
 
 
 def measure(model: torch.nn.Module, batch: Any, loss: Loss) -> Measured:
