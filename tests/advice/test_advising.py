@@ -15,8 +15,7 @@ import shorthaul as sh
 from shorthaul.advice import applying
 from shorthaul.advice.changes import Search
 from shorthaul.advice.watching.measurement import measure
-from shorthaul.conv import replace_convs
-from shorthaul.conv.models.replace import ReplacementReport
+from shorthaul.conv import ReplacementReport, replace_convs
 from shorthaul.errors import PlanError
 from shorthaul.jit.compiling.pool import compilers
 from shorthaul.settings import settings
