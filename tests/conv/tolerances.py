@@ -18,13 +18,24 @@ TOLERANCES = {
 }
 
 
+# Of the parts of a sum: where all of a small tensor cancels, its largest value says nothing of them.
+ROUNDINGS_OF_PARTS = 4
+
+
 def require_close(
-    got: torch.Tensor, expected: torch.Tensor, tolerance: float | None = None
+    got: torch.Tensor,
+    expected: torch.Tensor,
+    tolerance: float | None = None,
+    parts: torch.Tensor | None = None,
 ) -> None:
-    """Raise `AssertionError` unless `got` is `expected` up to the table's tolerance."""
+    """Raise `AssertionError` unless `got` is `expected` up to the table's tolerance.
+
+    `parts` are the sums of the products' absolute values: a few of their roundings are allowed, too.
+    """
     assert got.shape == expected.shape, f"{tuple(got.shape)} is not {tuple(expected.shape)}"
     if tolerance is None:
         tolerance = TOLERANCES[got.dtype]
+    dtype = got.dtype
     got, expected = got.detach().double(), expected.detach().double()
     assert torch.equal(got.isnan(), expected.isnan()), "NaNs are in different places"
     infinite = expected.isinf()
@@ -34,6 +45,11 @@ def require_close(
         return
     error = float((got[finite] - expected[finite]).abs().max())
     largest = float(expected[finite].abs().max())
-    assert error <= tolerance * largest, (
+    allowed = tolerance * largest
+    if parts is not None:
+        summed_in = torch.float64 if dtype is torch.float64 else torch.float32
+        rounding = torch.finfo(summed_in).eps / 2
+        allowed = max(allowed, ROUNDINGS_OF_PARTS * rounding * float(parts.abs().max()))
+    assert error <= allowed, (
         f"error {error:.3g} is more than {tolerance:.3g} of the largest value {largest:.3g}"
     )

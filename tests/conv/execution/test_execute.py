@@ -39,7 +39,14 @@ def require_forward(case: Case, **arguments: object) -> torch.Tensor:
     image, weight, bias = case.tensors()
     got = run_forward(case.problem, image, weight, bias, **arguments)  # type: ignore[arg-type]
     wide = [None if each is None else each.double() for each in (image, weight, bias)]
-    require_close(got, aten.run_forward(in_double(case.problem), *wide))  # type: ignore[arg-type]
+    require_close(
+        got,
+        aten.run_forward(in_double(case.problem), *wide),  # type: ignore[arg-type]
+        parts=aten.run_forward(
+            replace(in_double(case.problem), activation=None),
+            *(None if each is None else each.abs() for each in wide),  # type: ignore[arg-type]
+        ),
+    )
     return got
 
 
@@ -47,13 +54,16 @@ def require_gradients(case: Case) -> None:
     problem, wide = case.problem, in_double(case.problem)
     image, weight, _ = case.tensors()
     gradient = output_like(case, seed=1)
+    images, weights, gradients = (each.double() for each in (image, weight, gradient))
     require_close(
         run_grad_input(problem, gradient, weight, case.sizes),
-        aten.run_grad_input(wide, gradient.double(), weight.double(), case.sizes),
+        aten.run_grad_input(wide, gradients, weights, case.sizes),
+        parts=aten.run_grad_input(wide, gradients.abs(), weights.abs(), case.sizes),
     )
     require_close(
         run_grad_weight(problem, gradient, image),
-        aten.run_grad_weight(wide, gradient.double(), image.double()),
+        aten.run_grad_weight(wide, gradients, images),
+        parts=aten.run_grad_weight(wide, gradients.abs(), images.abs()),
     )
 
 
