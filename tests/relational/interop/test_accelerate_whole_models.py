@@ -1,6 +1,7 @@
 """Whole heterogeneous models: `HeteroConv`, `to_hetero`, layers that find their widths, and all of it undone."""
 
 import copy
+import re
 
 import pytest
 import torch
@@ -104,8 +105,16 @@ def test_the_one_program_of_a_layer_is_explained():
     assert text.count("== one program for") == 1
     assert "a__x__b, b__y__a, a__z__a" in text
     assert "over relation" in text
+    whole = explain(model)
+    assert re.findall("^=== .*", whole, re.M) == [
+        "=== first (HeteroConv) ===",
+        "=== second (HeteroConv) ===",
+    ]
+    assert text in whole
     with pytest.raises(ExplainError):
-        explain(model)
+        explain(Model(1))
+    with pytest.raises(ExplainError):
+        explain(pyg.SAGEConv(3, 2))
 
 
 def test_layers_that_find_their_widths_are_swapped_after_their_first_call():
