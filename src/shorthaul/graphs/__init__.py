@@ -12,6 +12,7 @@ from shorthaul.graphs.loading.link_batch import LinkBatch
 from shorthaul.graphs.loading.link_loader import LinkLoader
 from shorthaul.graphs.loading.mini_batch import MiniBatch
 from shorthaul.graphs.loading.mini_batch_loader import MiniBatchLoader
+from shorthaul.graphs.loading.typed_batch import HeteroBatch, TypedBlock
 from shorthaul.graphs.node_names import NodeNames
 from shorthaul.graphs.relation import Relation
 from shorthaul.graphs.sampling.blocks import Block, NeighborSample
@@ -21,6 +22,7 @@ from shorthaul.graphs.sampling.sampler import NeighborSampler
 __all__ = [
     "Block",
     "DatabaseGraph",
+    "HeteroBatch",
     "LinkBatch",
     "LinkLoader",
     "MiniBatch",
@@ -38,6 +40,7 @@ __all__ = [
     "Table",
     "TargetIndex",
     "TaskSeeds",
+    "TypedBlock",
     "accelerate_loader",
     "from_relbench",
     "from_tables",

@@ -15,6 +15,7 @@ from shorthaul.graphs.loading.epochs import EpochLoader, attach_graph, choose_sa
 from shorthaul.graphs.loading.feature_rows import FeatureRows, as_table
 from shorthaul.graphs.loading.link_batch import LinkBatch, LinkSample
 from shorthaul.graphs.loading.link_drawer import LinkDrawer, TrueLinks
+from shorthaul.graphs.loading.typed_batch import GraphTypes
 from shorthaul.graphs.sampling.candidates.edges_between import read_reverses
 from shorthaul.graphs.sampling.candidates.excluded import read_edge_ids
 from shorthaul.graphs.sampling.candidates.rules import read_column
@@ -161,6 +162,7 @@ class LinkLoader(EpochLoader[LinkSample, LinkBatch]):
             positions,
             sample.sample.trees,
             inputs,
+            GraphTypes.of(self.graph),
             sources=sample.sources,
             targets=sample.targets,
             relations=sample.relations,

@@ -7,6 +7,13 @@ from dataclasses import dataclass, replace
 
 import torch
 
+from shorthaul.errors import SamplingError
+from shorthaul.graphs.loading.typed_batch import (
+    GraphTypes,
+    HeteroBatch,
+    split_block,
+    split_features,
+)
 from shorthaul.graphs.sampling.blocks import Block
 
 Rows = torch.Tensor | Mapping[str, torch.Tensor]
@@ -29,11 +36,38 @@ class MiniBatch:
     type_positions: Mapping[str, torch.Tensor] | None = None  # where each type's input nodes are
     trees: torch.Tensor | None = None  # of disjoint samples: the seed of each input node
     inputs: torch.Tensor | None = None  # which of the loader's seeds were given
+    graph_types: GraphTypes | None = None  # of the graph's nodes and edges
 
     @property
     def input_nodes(self) -> torch.Tensor:
         """Global ids of the nodes whose features the first layer reads."""
         return self.blocks[0].source_nodes if self.blocks else self.seeds
+
+    def to_hetero(self) -> HeteroBatch:
+        """The same by types, for layers such as `HeteroConv` and `HGTConv`, and models of `to_hetero`.
+
+        >>> import torch
+        >>> from shorthaul.graphs import MiniBatchLoader, RelationalGraph
+        >>> from shorthaul.relational import HeteroConv, SAGEConv
+        >>> relation = ("author", "writes", "paper")
+        >>> graph = RelationalGraph.from_typed_edges({relation: torch.tensor([[0, 1, 1], [0, 0, 1]])})
+        >>> features = {"author": torch.randn(2, 8), "paper": torch.randn(2, 8)}
+        >>> layer = HeteroConv({relation: SAGEConv((8, 8), 4)})
+        >>> for batch in MiniBatchLoader(graph, features, seeds=("paper", [1, 0]), fan_outs=[-1]):
+        ...     typed = batch.to_hetero()
+        ...     (block,) = typed.blocks
+        ...     out = typed.seeds(layer(block.pairs(typed.x_dict), block.edge_index_dict))
+        >>> out.shape  # a row for each of batch.seeds
+        torch.Size([2, 4])
+        """
+        if self.graph_types is None or not self.blocks:
+            lacking = "blocks" if not self.blocks else "types of its graph"
+            raise SamplingError(
+                f"a batch without {lacking} was asked for its types.\n"
+                "  Take batches of `sh.MiniBatchLoader` or `sh.LinkLoader`, with at least one hop."
+            )
+        blocks = [split_block(each, self.graph_types) for each in self.blocks]
+        return HeteroBatch(split_features(self.features, blocks[0]), blocks)
 
     def to(self, device: torch.device | str) -> MiniBatch:
         """The same on another device."""

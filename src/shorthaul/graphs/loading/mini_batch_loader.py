@@ -14,6 +14,7 @@ from shorthaul.graphs.graph import RelationalGraph
 from shorthaul.graphs.loading.epochs import EpochLoader, attach_graph, choose_sampler
 from shorthaul.graphs.loading.feature_rows import FeatureRows, as_table
 from shorthaul.graphs.loading.mini_batch import MiniBatch
+from shorthaul.graphs.loading.typed_batch import GraphTypes
 from shorthaul.graphs.sampling.blocks import NeighborSample
 from shorthaul.graphs.sampling.candidates.rules import read_seed_times
 from shorthaul.graphs.sampling.fan_outs import FanOut
@@ -149,6 +150,7 @@ class MiniBatchLoader(EpochLoader[NeighborSample, MiniBatch]):
             positions,
             sample.trees,
             sample.inputs,
+            GraphTypes.of(self.graph),
         )
         return batch if device is None else batch.to(device)
 
