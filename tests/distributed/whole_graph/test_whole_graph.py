@@ -20,6 +20,7 @@ from tests.distributed.whole_graph.whole_graphs import (
     RELATIONS,
     TYPED,
     WIDTH,
+    count_fewest,
     cut,
     drawn_rows,
     gradients_of,
@@ -264,16 +265,11 @@ def test_a_row_travels_once_in_each_direction(tmp_path: Path, ranks: int) -> Non
 
 
 def fewest(graph: sh.RelationalGraph, own: torch.Tensor, other: torch.Tensor) -> int:
-    """Rows and averages from one rank to another, over every choice of relations."""
+    """Rows and averages from one rank to another, as few as there can be."""
     mine, theirs = set(own.tolist()), set(other.tolist())
     columns = (graph.source.tolist(), graph.target.tolist(), graph.relation.tolist())
     edges = [each for each in zip(*columns, strict=True) if each[0] in theirs and each[1] in mine]
-    costs = []
-    for choice in range(2**RELATIONS):
-        rows = {source for source, _, relation in edges if not choice >> relation & 1}
-        sums = {(target, relation) for _, target, relation in edges if choice >> relation & 1}
-        costs.append(len(rows) + len(sums))
-    return min(costs)
+    return count_fewest((source, (target, relation)) for source, target, relation in edges)
 
 
 @pytest.mark.parametrize("ranks", [2, 4])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -135,3 +135,21 @@ def typed_edges(graph: RelationalGraph) -> Mapping[Any, torch.Tensor]:
         target = graph.target[:][at].long() - first[relation.target_type]
         found[tuple(relation)] = torch.stack([source, target])
     return found
+
+
+def count_fewest(edges: Iterable[tuple[Hashable, Hashable]]) -> int:
+    """The fewest ends that cover all edges: as many as a largest matching has (König)."""
+    neighbors: dict[Hashable, set[Hashable]] = {}
+    for one, other in edges:
+        neighbors.setdefault(one, set()).add(other)
+    matched: dict[Hashable, Hashable] = {}
+
+    def find_partner(one: Hashable, seen: set[Hashable]) -> bool:
+        for other in neighbors[one] - seen:
+            seen.add(other)
+            if other not in matched or find_partner(matched[other], seen):
+                matched[other] = one
+                return True
+        return False
+
+    return sum(find_partner(one, set()) for one in neighbors)

@@ -5,10 +5,10 @@
 >>> plan_halo(*edges, owners, own, rank=0, ranks=2, averages=False).places.tolist()
 [0, 2, 3, 4, 2]
 >>> plan = plan_halo(*edges, owners, own, rank=0, ranks=2, averages=True)
->>> plan.places.tolist()  # row 2 is 7's, row 3 the average of 7, 8 and 9, which three edges read
-[0, 3, 3, 3, 2]
+>>> plan.places.tolist()  # row 2 is 7's, row 3 the average of 8 and 9, which two edges read
+[0, 2, 3, 3, 2]
 >>> plan.rows, plan.averages, plan.lengths.tolist(), plan.averaged.tolist()
-([0, 1], [0, 1], [3], [7, 8, 9])
+([0, 1], [0, 1], [2], [8, 9])
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 import torch
 
-from shorthaul.distributed.whole_graph.choice import choose_averaged
+from shorthaul.distributed.whole_graph.choice import choose_averages
 from shorthaul.distributed.whole_graph.own_rows import OwnRows
 
 
@@ -53,8 +53,8 @@ def plan_halo(
 ) -> HaloPlan:
     """Sort out edges that come by target, and by relation within each.
 
-    Every edge to one target through one relation reads the same average, so layers count as many as
-    there are: a mean stays the mean, a sum the sum.
+    Edges that read an average read it once each, so layers count as many as there are: a mean stays the
+    mean, a sum the sum.
     """
     places = torch.empty(len(sources), dtype=torch.int64, device="cpu")
     is_own = owners == rank
@@ -68,8 +68,9 @@ def plan_halo(
         if other == rank:
             continue
         at = (owners == other).nonzero()[:, 0]
-        chosen = choose_averaged(sources[at], relations[at], targets[at]) if averages else empty
-        by_average = torch.isin(relations[at], chosen)
+        by_average = torch.zeros_like(at, dtype=torch.bool)
+        if averages:
+            by_average = choose_averages(sources[at], heard[at])
         row_at, average_at = at[~by_average], at[by_average]
         found, place = torch.unique(sources[row_at].long(), return_inverse=True)
         places[row_at] = place + start
