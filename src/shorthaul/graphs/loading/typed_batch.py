@@ -39,10 +39,9 @@ class TypedBlock:
     """
 
     positions: ByType  # where the sources of each type are in the block
-    num_targets: Mapping[str, int]
-    edge_index_dict: Mapping[
-        Relation, torch.Tensor
-    ]  # (2, E) int64, also of relations without edges
+    num_targets: Mapping[str, int]  # how many of them are targets, by type
+    # (2, E) int64 for each relation whose types have sources and targets, also without edges.
+    edge_index_dict: Mapping[Relation, torch.Tensor]
     edges: Mapping[Relation, torch.Tensor]  # the graph's edge ids, for data of edges
 
     def split(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
