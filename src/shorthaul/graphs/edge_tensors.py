@@ -76,6 +76,15 @@ def as_plain(tensor: torch.Tensor) -> torch.Tensor:
     return borrow_memory(tensor) if isinstance(tensor, UnifiedTensor) else tensor
 
 
+def numbers_at(column: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
+    """The numbers of `column` at `ids`, beside `ids`: where there is a GPU, `column[ids]` of a unified
+    tensor would send them there, while samples are drawn by the CPU.
+    """
+    if isinstance(column, UnifiedTensor):
+        return column.gather(ids, device=ids.device)
+    return column[ids]
+
+
 def share_column(column: torch.Tensor) -> torch.Tensor:
     """The same numbers in the same memory, as another tensor."""
     return column if isinstance(column, UnifiedTensor) else column.detach()

@@ -9,7 +9,7 @@ import torch
 
 from shorthaul.errors import SamplingError
 from shorthaul.graphs.attached_data import range_of_relation
-from shorthaul.graphs.edge_tensors import as_plain, read_numbers
+from shorthaul.graphs.edge_tensors import as_plain, numbers_at, read_numbers
 from shorthaul.graphs.graph import RelationalGraph
 from shorthaul.graphs.loading.epochs import EpochLoader, attach_graph, choose_sampler
 from shorthaul.graphs.loading.feature_rows import FeatureRows, as_table
@@ -243,7 +243,7 @@ def _add_times(
     needs_times = is_temporal or (negatives is not None and negatives.rule.times is not None)
     count, edge_times = links.sources.shape[0], sampler.rule.edge_times
     if given is None and edge_times is not None and links.edges is not None:
-        moments = as_plain(edge_times[links.edges]).long()
+        moments = numbers_at(edge_times, links.edges).long()
     elif given is not None and not isinstance(given, str):
         moments = read_numbers(given, "times").long()
     elif given is not None:
@@ -252,7 +252,7 @@ def _add_times(
             raise SamplingError(
                 "pairs have no edge data: pass `times` as a tensor, one for each pair."
             )
-        moments = as_plain(column[links.edges]).long()
+        moments = numbers_at(column, links.edges).long()
     elif needs_times:
         raise SamplingError(
             "nodes or edges have times, the links have none: pass `times`, one for each."

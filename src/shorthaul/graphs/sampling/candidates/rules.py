@@ -11,7 +11,7 @@ import torch
 
 from shorthaul.errors import SamplingError
 from shorthaul.graphs.attached_data import join_relations
-from shorthaul.graphs.edge_tensors import as_plain, read_numbers, share_column
+from shorthaul.graphs.edge_tensors import as_plain, numbers_at, read_numbers, share_column
 from shorthaul.graphs.graph import RelationalGraph
 from shorthaul.graphs.sampling.candidates.arranging import Arranged, arrange_rows
 from shorthaul.tensors import UnifiedTensor
@@ -54,7 +54,7 @@ class Rule:
     def find_times(self, edges: torch.Tensor, sources: torch.Tensor) -> torch.Tensor:
         """When each candidate came to be: its edge, and the node at the other end."""
         found = [
-            column[ids].long()
+            numbers_at(column, ids).long()
             for column, ids in ((self.edge_times, edges), (self.node_times, sources))
             if column is not None
         ]
@@ -63,7 +63,7 @@ class Rule:
     def find_weights(self, edges: torch.Tensor) -> torch.Tensor:
         """The weights of `edges` as float64; `SamplingError` names one that is none."""
         assert self.weights is not None
-        weights: torch.Tensor = self.weights[edges].double()
+        weights = numbers_at(self.weights, edges).double()
         wrong = torch.nonzero(~((weights >= 0) & torch.isfinite(weights)))
         if wrong.numel():
             at = int(wrong[0])
@@ -162,7 +162,7 @@ def read_seed_times(rule: Rule, seeds: torch.Tensor, times: Any) -> torch.Tensor
             raise SamplingError(
                 "the edges have times and the seeds have none: pass `times`, one for each seed."
             )
-        return rule.node_times[seeds].long().contiguous()
+        return numbers_at(rule.node_times, seeds).long().contiguous()
     read = read_numbers(times, "times").long().contiguous()
     if read.numel() != seeds.numel():
         raise SamplingError(f"there are {seeds.numel():,} seeds, but {read.numel():,} times.")

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import torch
 
 from shorthaul.errors import SamplingError
-from shorthaul.graphs.edge_tensors import as_plain
+from shorthaul.graphs.edge_tensors import as_plain, numbers_at
 from shorthaul.graphs.graph import RelationalGraph
 from shorthaul.graphs.sampling.candidates.arranging import arrange_rows
 
@@ -101,7 +101,7 @@ class Pool:
         if self._group_of is not None:
             keys = keys + self._group_of[nodes.long()]
         order = torch.arange(nodes.shape[0], dtype=torch.int64, device="cpu")
-        times = None if rule.times is None else as_plain(rule.times[nodes]).long()
+        times = None if rule.times is None else numbers_at(rule.times, nodes).long()
         if times is not None:
             order = torch.argsort(times, stable=True)
         order = order[torch.argsort(keys[order], stable=True)]
@@ -115,7 +115,7 @@ class Pool:
 
     def _weigh(self, nodes: torch.Tensor, degrees: torch.Tensor) -> torch.Tensor | None:
         if self.rule.weights is not None:
-            return as_plain(self.rule.weights[nodes]).double()
+            return numbers_at(self.rule.weights, nodes).double()
         return None if self.rule.exponent == 0 else degrees.double() ** self.rule.exponent
 
 
