@@ -8,6 +8,7 @@ from tests.pretended_cuda.start import start
 
 start()
 
+import copy
 import json
 import tempfile
 import threading
@@ -126,6 +127,63 @@ def sums_over_blocks_have_a_kernel_with_a_gradient() -> None:
         expected.square().sum().backward()
         got.square().sum().backward()
     torch.testing.assert_close(on_device.grad.cpu(), x.grad)
+
+
+@route
+def layers_of_one_relation_take_graphs_edges_and_blocks() -> None:
+    """With loops, edge features and attention handed out: all of them are where the features are."""
+    draw, relational = torch.Generator().manual_seed(0), sh.relational
+    edges = torch.randint(8, (2, 16), generator=draw)
+    graph = RelationalGraph.from_edge_index(edges, num_nodes=8)
+    (block,) = NeighborSampler(graph, [-1]).sample(torch.arange(3)).blocks
+    x, features = torch.randn(8, 4), torch.randn(16, 2)
+    for kind in (relational.GATConv, relational.GATv2Conv, relational.TransformerConv):
+        layer = kind(4, 2, heads=2, edge_dim=2)
+        near, far = layer, copy.deepcopy(layer).to(OTHER)
+        for form in (graph, block):
+            inputs = x[block.source_nodes.long()] if form is block else x
+            of_edges = features[: block.num_edges] if form is block else features
+            options = {"return_attention_weights": True}
+            expected = near(inputs, form, edge_attr=of_edges, **options)
+            moved = form if form is graph else form.to(OTHER)
+            got = far(inputs.to(OTHER), moved, edge_attr=of_edges.to(OTHER), **options)
+            for one, other in zip((got[0], *got[1]), (expected[0], *expected[1]), strict=True):
+                assert one.device == OTHER
+                torch.testing.assert_close(one.cpu(), other)
+        got[0].sum().backward()
+    _require_launched_on(1)
+
+
+@route
+def nodes_given_by_number_are_found_on_the_device() -> None:
+    graph, layer = _graph(), sh.relational.RGCNConv(40, 4, 3)
+    (block,) = NeighborSampler(graph, [-1]).sample(torch.arange(9)).blocks
+    far = copy.deepcopy(layer).to(OTHER)
+    for numbers, form, moved in (
+        (torch.arange(40), graph, graph),
+        (block.source_nodes, block, block.to(OTHER)),
+    ):
+        torch.testing.assert_close(far(numbers.to(OTHER), moved).cpu(), layer(numbers, form))
+
+
+@route
+def compiled_layers_take_blocks_and_typed_edges() -> None:
+    layer = sh.relational.RGCNConv(8, 4, 3)
+    (block,) = NeighborSampler(_graph(), [-1]).sample(torch.arange(9)).blocks
+    x = torch.randn(block.num_sources, 8)
+    expected = layer(x, block)
+    compiled = torch.compile(copy.deepcopy(layer).to(OTHER), backend="aot_eager")
+    torch.testing.assert_close(compiled(x.to(OTHER), block.to(OTHER)).cpu(), expected)
+    edges = {("a", "w", "b"): torch.tensor([[0, 1, 2], [1, 1, 0]])}
+    nodes = {"a": torch.randn(3, 8), "b": torch.randn(2, 8)}
+    typed = sh.relational.HGTConv(8, 4, (["a", "b"], [*edges]), heads=2)
+    wanted = typed(nodes, edges)["b"]
+    compiled = torch.compile(copy.deepcopy(typed).to(OTHER), backend="aot_eager")
+    got = compiled(
+        {name: each.to(OTHER) for name, each in nodes.items()},
+        {name: each.to(OTHER) for name, each in edges.items()},
+    )["b"]
+    torch.testing.assert_close(got.cpu(), wanted)
 
 
 @route

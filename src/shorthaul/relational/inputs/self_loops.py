@@ -10,6 +10,7 @@ from shorthaul.errors import LayerArgumentError
 from shorthaul.graphs import RelationalGraph
 from shorthaul.relational.inputs.kept_graphs import keep_graph
 from shorthaul.relational.runtime.traced_graph import TracedGraph, trace_graph
+from shorthaul.relational.topology.derived_graph import derive_graph
 
 _REDUCTIONS = {"add": "sum", "sum": "sum", "mean": "mean", "min": "amin", "max": "amax"}
 FILLS = (*_REDUCTIONS, "mul")
@@ -41,15 +42,16 @@ def add_loops(graph: Any, count: int, num_targets: int | None) -> Any:
         )
 
     def make() -> RelationalGraph:
-        edges = replace_loops(edges_of(graph), count)
-        return RelationalGraph.from_edge_index(edges, num_nodes=graph.num_nodes)
+        source, target = replace_loops(edges_of(graph), count)
+        return derive_graph(source, target, num_nodes=graph.num_nodes)
 
     return keep_graph(("loops", count), [graph], make)
 
 
-def edges_of(graph: Any) -> torch.Tensor:
-    """(2, edges), in the order in which the edges were given."""
-    return torch.stack([graph.source, graph.target])
+def edges_of(graph: Any, device: torch.device | None = None) -> torch.Tensor:
+    """(2, edges), in the order in which the edges were given; where they lie, or on `device`."""
+    edges = torch.stack([graph.source, graph.target])
+    return edges if device is None else edges.to(device)
 
 
 def replace_loops(edge_index: torch.Tensor, num_nodes: int) -> torch.Tensor:
@@ -105,4 +107,4 @@ def fill_loops(
             f"edge_attr has {features.shape[0]:,} rows, but there are {graph.num_edges:,} edges",
             "give one row per edge",
         )
-    return replace_loop_features(edges_of(graph), features, loops, fill)
+    return replace_loop_features(edges_of(graph, features.device), features, loops, fill)

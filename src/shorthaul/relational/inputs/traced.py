@@ -54,7 +54,7 @@ def build_typed(tensors: Tensors, sizes: EdgeSizes) -> RelationalGraph:
     """One `edge_index` per relation."""
 
     def make() -> RelationalGraph:
-        edges = dict(zip(sizes.relations(), tensors, strict=True))
+        edges = dict(zip(sizes.relations(), [each.cpu() for each in tensors], strict=True))
         return RelationalGraph.from_typed_edges(edges, sizes.types())
 
     return keep_graph(("traced types", sizes), tensors, make)
@@ -63,8 +63,9 @@ def build_typed(tensors: Tensors, sizes: EdgeSizes) -> RelationalGraph:
 def build_block(tensors: Tensors, sizes: EdgeSizes) -> RelationalGraph:
     """A sampled block; a later one has other tensors, so nothing is kept."""
     pointers, sources, positions, relations = tensors
+    looked_up = relations[positions.cpu()].to(positions.device)  # the graph stays on the host
     return graph_of_columns(
-        pointers, sources, relations[positions], sizes.nodes_per_type[0], sizes.num_relations
+        pointers, sources, looked_up, sizes.nodes_per_type[0], sizes.num_relations
     )
 
 

@@ -316,7 +316,11 @@ class RGATConv(TracedLayer):
         made = self.functions[is_apart, returns](
             given.graph, tensors, training=self.training, num_targets=given.num_targets
         )
-        return (made[0], (edges_of(given.graph).long(), made[1])) if returns else made
+        return (
+            (made[0], (edges_of(given.graph, given.sources.device).long(), made[1]))
+            if returns
+            else made
+        )
 
     def _read_weights(self) -> dict[str, torch.Tensor]:
         """What the options ask for, under the program's names."""

@@ -21,6 +21,7 @@ from shorthaul.relational.inputs.graph import (
     read_input,
     require_widths,
 )
+from shorthaul.relational.topology.derived_graph import derive_graph
 
 
 @layer
@@ -287,8 +288,9 @@ class RGCNConv(nn.Module):
 def _number_rows(graph: RelationalGraph, numbers: torch.Tensor, width: int) -> RelationalGraph:
     """`graph` with a source for each row of all relations' tables: row r * width + n for node n."""
     require_range(numbers, width, "number", "nodes in the layer's table")
+    numbers = numbers.to(graph.source.device)
     sources = graph.relation.long() * width + numbers.long()[graph.source.long()]
-    return RelationalGraph.from_edges(
+    return derive_graph(
         sources,
         graph.target,
         graph.relation,

@@ -234,7 +234,7 @@ class GATv2Conv(HomogeneousConv):
         made = function(graph, tensors, training=self.training, num_targets=given.num_targets)
         if not return_attention_weights:
             return made
-        return made[0], (edges_of(graph).long(), made[1].squeeze(-1))
+        return made[0], (edges_of(graph, given.sources.device).long(), made[1].squeeze(-1))
 
     def message_function(self, *, is_weighted: bool) -> Any:
         """See the base class; attributes of edges are the layer's, no weights."""

@@ -157,7 +157,8 @@ class GCNConv(HomogeneousConv):
             if form != "edges" and weight is None and _counts_loops(graph, fill):
                 weight = given.sources.new_ones(graph.num_edges)
             if weight is not None:
-                weight = _fill_loop_weights(edges_of(graph), weight, count, fill, form)
+                edges = edges_of(graph, weight.device)
+                weight = _fill_loop_weights(edges, weight, count, fill, form)
             graph = add_loops(graph, count, given.num_targets)
         tensors = {"x": given.sources, "lin": self.lin.weight.t()}
         if weight is not None:

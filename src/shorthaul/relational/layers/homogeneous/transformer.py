@@ -212,7 +212,7 @@ class TransformerConv(HomogeneousConv):
         )
         if not returns:
             return made
-        return made[0], (edges_of(given.graph).long(), made[1].squeeze(-1))
+        return made[0], (edges_of(given.graph, given.sources.device).long(), made[1].squeeze(-1))
 
     def message_function(self, *, is_weighted: bool) -> Any:
         """See the base class; attributes of edges are the layer's, no weights."""
