@@ -28,6 +28,7 @@ from shorthaul.errors import (
     ExchangeError,
     ExplainError,
     ForeignKeyError,
+    GradientPlaceError,
     GraphChangedError,
     GraphFileError,
     GridTooLargeError,
@@ -320,6 +321,12 @@ GOLDEN: dict[ShorthaulError, str] = {
         "`mul` on cuda:0 needs a copy of a unified tensor of 8.0 GiB, but 1.0 GiB are free there, "
         "and its memory cannot be mapped.\n"
         "  Read the rows that are needed, u[ids], or compute on the CPU: u.cpu()."
+    ),
+    GradientPlaceError("mul", "cuda:0"): (
+        "`mul` of a unified tensor that requires gradients runs on cuda:0, and its gradient would lie "
+        "there, but the tensor lies in host memory.\n"
+        "  Gather the rows that are needed, u[ids], whose gradients come back; compute on the CPU, "
+        "u.cpu(); or use torch.no_grad()."
     ),
     PlacementError("add", ["cpu", "cuda:0"]): (
         "`add` got a unified tensor together with tensors on cpu and cuda:0.\n"

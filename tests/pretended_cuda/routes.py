@@ -22,7 +22,12 @@ from torch.nn import functional as F  # noqa: N812
 from torch.utils.flop_counter import FlopCounterMode
 
 import shorthaul as sh
-from shorthaul.errors import PlacementError
+from shorthaul.errors import (
+    DeviceRoomError,
+    GradientPlaceError,
+    PlacementError,
+    UnifiedSourceError,
+)
 from shorthaul.graphs import MiniBatchLoader, NeighborSampler, RelationalGraph
 from shorthaul.graphs.sampling.block_sums import reduce_block
 from shorthaul.settings import settings
@@ -255,6 +260,113 @@ def operators_read_tables_where_they_lie() -> None:
 
 
 @route
+def optimizers_keep_their_state_beside_the_gradients() -> None:
+    plain, ids = torch.randn(50, 8), torch.tensor([3, 1, 3], device=OTHER)
+    kinds = torch.optim
+    for make, is_sparse in (
+        (kinds.Adam, False),
+        (kinds.AdamW, False),
+        (kinds.Adagrad, False),
+        (kinds.RMSprop, False),
+        (kinds.SparseAdam, True),
+    ):
+        table = sh.unified(plain.clone(), sparse_grad=is_sparse).requires_grad_()
+        beside = plain.clone().requires_grad_()
+        optimizers = make([table]), make([beside])
+        for _ in range(2):
+            for optimizer in optimizers:
+                optimizer.zero_grad()
+            table[ids].square().sum().backward()
+            F.embedding(ids.cpu(), beside, sparse=is_sparse).square().sum().backward()
+            for optimizer in optimizers:
+                optimizer.step()
+        torch.testing.assert_close(table.detach().cpu(), beside.detach(), msg=make.__name__)
+
+
+@route
+def a_moved_module_leaves_its_unified_table_in_host_memory() -> None:
+    plain = torch.randn(50, 8)
+
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.table = nn.Parameter(sh.unified(plain.clone()))
+            self.head = nn.Linear(8, 2)
+
+    for move in (
+        lambda each: each.to(OTHER),
+        lambda each: each.cuda(1),
+        lambda each: each.to(OTHER, torch.float64),
+        lambda each: each.to(OTHER).double(),
+    ):
+        model = Model()
+        address = model.table.data_ptr()
+        move(model)
+        dtype = model.head.weight.dtype
+        assert isinstance(model.table, sh.UnifiedTensor)
+        assert model.table.dtype is dtype
+        assert dtype is torch.float64 or model.table.data_ptr() == address
+        assert model.table.detach().to(OTHER).device == OTHER, "asked for by name, it is copied"
+        rows = model.table[torch.tensor([3, 4], device=OTHER)]
+        torch.testing.assert_close(rows.detach().cpu(), plain[3:5].to(dtype))
+        model.head(rows).sum().backward()
+        assert model.table.grad.device.type == "cpu"
+    try:
+        Model().to_empty(device=OTHER)
+    except UnifiedSourceError:
+        return
+    raise AssertionError("a table took the place of memory on a device")
+
+
+@route
+def gradients_that_cannot_come_back_are_refused_at_once() -> None:
+    ids = torch.tensor([3, 1], device=OTHER)
+    table = sh.unified(torch.randn(50, 8)).requires_grad_()
+    for work in (
+        lambda: table * 2,
+        lambda: table @ torch.ones(8, 2, device=OTHER),
+        lambda: F.embedding(ids, table),
+        lambda: table[ids, :4],
+        lambda: table.clone(),
+    ):
+        try:
+            work()
+        except GradientPlaceError:
+            continue
+        raise AssertionError("its backward pass would fail")
+    with torch.no_grad():
+        assert (table * 2).device.type == "cuda"
+    assert (table > 0).device.type == "cuda"
+    (
+        table[ids].sum() + (table.cpu() * 2).sum().to(OTHER) + table.detach().to(OTHER).sum()
+    ).backward()
+    expected = torch.full((50, 8), 2.0)
+    expected[[3, 1]] += 1
+    assert torch.equal(table.grad, expected)
+
+
+@route
+def what_pytorch_keeps_for_later_is_room_for_a_table() -> None:
+    odd = torch.arange(401, dtype=torch.uint8)[1:].view(torch.uint8)
+    rows = sh.unified(odd.view(4, 100)[:, ::2])  # no rows in one piece: it cannot be mapped
+    before = torch.cuda.mem_get_info
+    torch.cuda.mem_get_info = lambda _=None: (0, 2**30)
+    try:
+        with settings.override(kernels="torch"):
+            assert torch.equal((rows + rows.new_ones(1).to(OTHER)).cpu(), rows.cpu() + 1)
+            torch.cuda.memory_reserved, kept = lambda _=None: 2**20, torch.cuda.memory_reserved
+            try:
+                rows * 2
+            except DeviceRoomError:
+                return
+            finally:
+                torch.cuda.memory_reserved = kept
+    finally:
+        torch.cuda.mem_get_info = before
+    raise AssertionError("a table was copied where there is no room")
+
+
+@route
 def the_mapping_of_a_table_serves_its_slices() -> None:
     plain = torch.randn(3000, 8)
     u = sh.unified(plain)
@@ -276,6 +388,7 @@ def writing_waits_for_those_who_read() -> None:
         lambda: u.scatter_(torch.tensor([1]), torch.ones(1, 8)),
         lambda: u[1:].add_(1),
         lambda: u[:2].scatter_(torch.tensor([1]), torch.ones(1, 8)),
+        lambda: u.table.scatter_(torch.tensor([1]), torch.ones(1, 8)),  # as PyG's stores do
     ):
         u.gather(torch.tensor([1]), device=OTHER)
         events.clear()

@@ -188,6 +188,8 @@ def pretend(library: ctypes.CDLL) -> None:
         "get_device_properties": lambda device=None: properties,
         "get_device_capability": lambda device=None: (8, 0),
         "get_device_name": lambda device=None: "pretended",
+        "memory_allocated": lambda device=None: 2**20,
+        "memory_reserved": lambda device=None: 2**21,
         "mem_get_info": lambda device=None: (2**29, 2**30),
     }
     for name, value in patched.items():

@@ -68,6 +68,18 @@ class ChangedFileError(ShorthaulError, OSError):
         return self.message
 
 
+class GradientPlaceError(ShorthaulError, RuntimeError):
+    """An operator on a GPU would bring a gradient there to a table in host memory."""
+
+    def __init__(self, operation: str, device: str) -> None:
+        super().__init__(
+            f"`{operation}` of a unified tensor that requires gradients runs on {device}, and its "
+            "gradient would lie there, but the tensor lies in host memory.\n"
+            "  Gather the rows that are needed, u[ids], whose gradients come back; compute on the CPU, "
+            "u.cpu(); or use torch.no_grad()."
+        )
+
+
 class DeviceRoomError(ShorthaulError, RuntimeError):
     """An operator on a GPU needs a table that the GPU can neither read where it lies nor hold."""
 

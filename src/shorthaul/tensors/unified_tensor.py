@@ -255,9 +255,7 @@ class UnifiedTensor(Operand):
             device="cpu",
         )
         values = borrow_memory(values) if isinstance(values, UnifiedTensor) else values.detach()
-        ids = as_ids(ids).cpu()
-        self.wait_for_readers()
-        self.table.scatter_(ids, values)
+        self.table.scatter_(as_ids(ids).cpu(), values)
         if self.has_memory:
             torch.autograd.graph.increment_version(self)
         return self
@@ -323,22 +321,6 @@ class UnifiedTensor(Operand):
         if self.is_read_only:
             return self.clone(memory_format=memory_format)
         return _apply(AsPlain, self) if self._records() else self.plain()
-
-    @outside_graphs
-    def to(self, *args: Any, **kwargs: Any) -> Any:
-        """As for every tensor; `.to("unified")` is the tensor itself.
-
-        Args:
-            args: As for `torch.Tensor.to`, or `"unified"`.
-            kwargs: As for `torch.Tensor.to`.
-        """
-        device = kwargs.get("device", args[0] if args else None)
-        if len(args) + len(kwargs) == 1 and isinstance(device, str | torch.device):
-            if str(device).partition(":")[0] == "unified":
-                return self
-            if not self.has_memory and torch.device(device).type == "cpu":
-                return self.cpu()
-        return super().to(*args, **kwargs)
 
     def numpy(self, *, force: bool = False) -> Any:
         """An array that shares the memory; writable only where the memory is."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gc
 import itertools
+import sys
+import threading
 import weakref
 
 import pytest
@@ -321,3 +323,33 @@ class Registrations(RuleBasedStateMachine):
 
 TestRegistrations = Registrations.TestCase
 TestRegistrations.settings = settings(max_examples=100, stateful_step_count=30, deadline=None)
+
+
+def test_the_host_may_write_while_a_loader_maps_more() -> None:
+    registry = HostRegistry(FakeCudaRuntime())
+    kept: list[Lease] = []
+    errors: list[BaseException] = []
+
+    def lease() -> None:
+        kept.extend(registry.lease(PAGE * number, PAGE, None) for number in range(1, 800))
+
+    def look() -> None:
+        try:
+            while loader.is_alive():
+                registry.wait_for_devices(0, 2**40)
+        except BaseException as error:
+            errors.append(error)
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        loader = threading.Thread(target=lease)
+        writer = threading.Thread(target=look)
+        loader.start()
+        writer.start()
+        loader.join()
+        writer.join()
+    finally:
+        sys.setswitchinterval(interval)
+    assert not errors, errors
+    assert len(kept) == 799

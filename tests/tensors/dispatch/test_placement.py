@@ -22,6 +22,7 @@ DEVICE, CPU, UNIFIED = ("device", "device"), ("cpu", "cpu"), ("cpu", "unified")
         ({"writes_unified": True}, UNIFIED, UNIFIED, UNIFIED),
         ({"writes_unified": True, "device_tensors": 1}, UNIFIED, UNIFIED, UNIFIED),
         ({"writes_unified": True, "cpu_tensors": 1}, UNIFIED, UNIFIED, UNIFIED),
+        ({"only_creates": True}, CPU, UNIFIED, CPU),
     ],
 )
 def test_every_row_of_the_table(others, plain, propagated, without_device) -> None:

@@ -119,6 +119,7 @@ class HostRegistry:
         self._chunks: list[Chunk] = []  # by address; they never overlap
         self._lock = threading.Lock()
         self._leases: weakref.WeakSet[Lease] = weakref.WeakSet()
+        self._leases_lock = threading.Lock()
         # Leases end wherever the last reference dies, even inside `lease` when the garbage collector
         # runs there. Only a SimpleQueue is made to be put to from there.
         self._returned: queue.SimpleQueue[tuple[tuple[Chunk, ...], set[torch.device], object]] = (
@@ -146,7 +147,8 @@ class HostRegistry:
                 for chunk in chunks:
                     chunk.leases += 1
             lease = Lease(self, address, length_bytes, chunks, keeper)
-            self._leases.add(lease)
+            with self._leases_lock:
+                self._leases.add(lease)
             return lease
         finally:
             self._settle()
@@ -154,7 +156,9 @@ class HostRegistry:
     def wait_for_devices(self, address: int, length_bytes: int) -> None:
         """Return when no device that sees a part of this range has anything left to do."""
         stop = address + length_bytes
-        found = [each for each in list(self._leases) if each.address < stop and address < each.stop]
+        with self._leases_lock:  # others may be added by the threads of loaders
+            leases = list(self._leases)
+        found = [each for each in leases if each.address < stop and address < each.stop]
         for device in {device for lease in found for device in lease.devices}:
             self.runtime.synchronize(device)
 

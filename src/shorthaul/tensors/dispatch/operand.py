@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from shorthaul.errors import UnifiedSourceError
+from shorthaul.jit.outside_graphs import outside_graphs
 from shorthaul.tensors.cuda.gather import view_for_device, wait_for_readers
 from shorthaul.tensors.tables.table import HostTable, RowTable
 
@@ -51,6 +53,59 @@ class Operand(torch.Tensor):
         def refusal(self, operation: str, remedy: str = "") -> Exception:
             """The error for an operation that rows without memory cannot do."""
 
+    # As a parameter it stays where it is, also when its module is moved.
+
+    @outside_graphs
+    def to(self, *args: Any, **kwargs: Any) -> Any:
+        """As for every tensor; `.to("unified")` is the tensor itself.
+
+        A parameter stays in host memory, and only its dtype changes: `module.to("cuda")` moves the
+        others. `u.detach().to("cuda")` copies.
+
+        Args:
+            args: As for `torch.Tensor.to`, or `"unified"`.
+            kwargs: As for `torch.Tensor.to`.
+        """
+        device = kwargs.get("device", args[0] if args else None)
+        if len(args) + len(kwargs) == 1 and isinstance(device, str | torch.device):
+            if str(device).partition(":")[0] == "unified":
+                return self
+            if not self.has_memory and torch.device(device).type == "cpu":
+                return self.cpu()
+        if is_parameter(self):
+            _, dtype, _, memory_format = torch._C._nn._parse_to(*args, **kwargs)
+            if dtype in (None, self.dtype) and memory_format is None:
+                return self
+            args, kwargs = (dtype or self.dtype,), {"memory_format": memory_format}
+        if kwargs.get("memory_format", ...) is None:
+            del kwargs["memory_format"]
+        return super().to(*args, **kwargs)
+
+    @property
+    def data(self) -> Any:
+        """As of every tensor; only memory of the host takes its place, or `UnifiedSourceError`."""
+        return torch.Tensor.data.__get__(self)  # type: ignore[attr-defined]
+
+    @data.setter
+    def data(self, memory: torch.Tensor) -> None:
+        if memory.device.type not in ("cpu", "meta"):
+            raise UnifiedSourceError(
+                "u.data = tensor",
+                "a tensor in host memory",
+                f"one on {memory.device}",
+                "Parameters that are unified stay where they are: `module.to_empty` cannot move them.",
+            )
+        torch.Tensor.data.__set__(self, memory)  # type: ignore[attr-defined]
+
+    def cuda(self, *args: Any, **kwargs: Any) -> Any:
+        """A copy on a GPU; of a parameter itself, which stays in host memory.
+
+        Args:
+            args: As for `torch.Tensor.cuda`.
+            kwargs: As for `torch.Tensor.cuda`.
+        """
+        return self if is_parameter(self) else super().cuda(*args, **kwargs)
+
     def seen_by(self, device: torch.device) -> torch.Tensor | None:
         """The values where they lie, as a GPU reads them; `None` where it cannot.
 
@@ -65,6 +120,11 @@ class Operand(torch.Tensor):
         """Return when no GPU reads the memory any more: before the host writes to it."""
         if self.has_memory:
             wait_for_readers(_borrow(self))
+
+
+def is_parameter(operand: torch.Tensor) -> bool:
+    """Whether it is a parameter of a module."""
+    return bool(getattr(operand, "_is_param", False))
 
 
 class AsPlain(torch.autograd.Function):

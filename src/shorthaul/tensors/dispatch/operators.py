@@ -15,10 +15,15 @@ from typing import Any
 
 import torch
 
-from shorthaul.errors import DeviceRoomError, PlacementError, ReadOnlyTensorError
+from shorthaul.errors import (
+    DeviceRoomError,
+    GradientPlaceError,
+    PlacementError,
+    ReadOnlyTensorError,
+)
 from shorthaul.jit.launching.device_guard import with_number
 from shorthaul.meter import record_move
-from shorthaul.tensors.dispatch.operand import Operand
+from shorthaul.tensors.dispatch.operand import Operand, is_parameter
 from shorthaul.tensors.dispatch.placement import choose_placement
 
 Operator = torch._ops.OpOverload
@@ -34,6 +39,7 @@ class OperatorFacts:
     is_view: bool  # a result shares memory with the first argument
     written: tuple[int | str, ...]  # arguments that are changed, by position or keyword
     ignored: tuple[int | str, ...]  # indexes: they are no operands, they follow the table
+    only_creates: bool  # a tensor such as the first argument, whose values are not read
 
 
 # Operators whose index goes where the table goes: arguments by position.
@@ -62,7 +68,8 @@ def describe_operator(operator: Operator) -> OperatorFacts:
         each.alias_info is not None and not each.alias_info.is_write for each in schema.returns
     )
     name = schema.name.partition("::")[2]
-    return OperatorFacts(name, is_view, tuple(written), _INDEXES.get(name, ()))
+    only_creates = name.endswith("_like") or name.startswith("new_")
+    return OperatorFacts(name, is_view, tuple(written), _INDEXES.get(name, ()), only_creates)
 
 
 @functools.cache
@@ -159,6 +166,7 @@ def _run_placed(
         cpu_scalars=scalars,
         has_device=current_device() is not None,
         propagate=any(each.propagate for each in unified),
+        only_creates=facts.only_creates or (facts.name == "_to_copy" and is_parameter(unified[0])),
     )
     if placement is None:
         raise PlacementError(facts.name, sorted({str(each.device) for each in others}))
@@ -167,6 +175,7 @@ def _run_placed(
         if followers and any(each.seen_by(device) is None for each in unified):
             # The CPU picks the rows, and they alone are copied.
             result = _run_on_host(operator, args, kwargs)
+            _require_no_gradient(unified, [result], facts.name, device)
             _count_read([result], device, facts.name)
             return _moved((result,), {}, lambda each: each.to(device))[0][0]
         args, kwargs = _moved(args, kwargs, _mover(kind, facts.name, device))
@@ -175,8 +184,19 @@ def _run_placed(
     with torch._C._DisableTorchDispatch():
         result = operator(*args, **kwargs)
     if placement.compute == "device":
+        _require_no_gradient(unified, [result], facts.name, device)
         _count_read([result] if followers else unified, device, facts.name)
     return _wrap(result, unified[0], is_new=True) if placement.output == "unified" else result
+
+
+def _require_no_gradient(
+    unified: Sequence[Operand], results: Any, name: str, device: torch.device
+) -> None:
+    """Raise where autograd would bring a gradient on `device` to a table in host memory."""
+    if not torch.is_grad_enabled() or not any(each.requires_grad for each in unified):
+        return
+    if any(each.is_floating_point() or each.is_complex() for each in _tensors(results)):
+        raise GradientPlaceError(name, str(device))
 
 
 def _count_read(values: Any, device: torch.device, name: str) -> None:
@@ -227,6 +247,8 @@ def _seen_or_copied(tensor: Operand, name: str, device: torch.device) -> torch.T
         return seen
     if device.type == "cuda":
         free_bytes, _ = torch.cuda.mem_get_info(device)
+        # What PyTorch keeps for tensors to come is given back when there is no room.
+        free_bytes += torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
         if tensor.nbytes > free_bytes:
             raise DeviceRoomError(name, tensor.nbytes, free_bytes, str(device))
     with torch._C._DisableTorchDispatch():

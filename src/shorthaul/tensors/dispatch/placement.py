@@ -11,7 +11,9 @@ stands for the accelerator: CUDA, where there is one.
 | two CPU scalars or more             | CPU     | CPU                   | CPU          |
 | a CPU tensor and one on the device  | nowhere | an error              | an error     |
 | any, and it writes to a unified one | CPU     | unified               | unified      |
+| none, and it reads no value         | CPU     | CPU                   | unified      |
 
+The last row is that of `zeros_like` and its kin: an optimizer's state lies where the gradients do.
 Without a device, `device` reads CPU everywhere. What propagates is computed by the CPU, which alone
 can write to host memory through every operator. Indexes are not counted as operands: they follow.
 """
@@ -38,6 +40,7 @@ def choose_placement(
     has_device: bool,
     propagate: bool = False,
     writes_unified: bool = False,
+    only_creates: bool = False,
 ) -> Placement | None:
     """The rule for an operation with at least one unified operand; `None` where there is none.
 
@@ -48,6 +51,8 @@ def choose_placement(
     """
     if writes_unified:
         return Placement("cpu", "unified")
+    if only_creates:
+        return Placement("cpu", "unified" if propagate else "cpu")
     if device_tensors:
         return None if cpu_tensors else Placement("device", "device")
     if cpu_tensors or cpu_scalars > 1:

@@ -256,6 +256,9 @@ class HostTable(RowTable):
     @alone_after_fork
     def scatter_(self, ids: torch.Tensor, rows: torch.Tensor) -> None:
         """Write over the rows that `ids` name; of repeated ids the last one wins."""
+        from shorthaul.tensors.cuda.gather import wait_for_readers  # which needs this module
+
+        wait_for_readers(self.stored.values)
         host_kernels.scatter(self.stored, ids, rows)
 
     def tensor(self) -> torch.Tensor | None:
