@@ -153,3 +153,13 @@ def test_another_scratch_directory_can_be_looked_at(shorthaul, tmp_path: Path) -
 def test_the_last_line(kinds, line: str) -> None:
     findings = tuple(Finding(str(number), kind, "x") for number, kind in enumerate(kinds))
     assert summarize((Section("s", findings),)) == line
+
+
+def test_the_last_line_tells_a_gpu_from_none() -> None:
+    device, kernel = Finding("cuda:0", "ok", "a GPU"), Finding("gathers", "ok", "x")
+    interpreted = Finding("device", "warning", "none: the CPU, in Triton's interpreter")
+    assert summarize((Section("s", (device, kernel)),), is_gpu=True) == "The GPU works here."
+    assert summarize((Section("s", (interpreted, kernel)),), is_gpu=True) == (
+        "The kernels' numbers are right in Triton's interpreter. No GPU was tried: none is here. "
+        "Warnings: 1."
+    )

@@ -21,6 +21,8 @@ from shorthaul.cli.findings import (
 from shorthaul.cli.probes import PROBES
 from shorthaul.settings import settings
 
+NO_GPU = "The kernels' numbers are right in Triton's interpreter. No GPU was tried: none is here."
+
 
 @click.command()
 @click.option("--gpu", "is_gpu", is_flag=True, help="Try every kernel and path on the GPU instead.")
@@ -55,7 +57,7 @@ def doctor(
     else:
         console = make_console()
         console.print(render_sections(sections))
-        console.print(summarize(sections, "The GPU" if is_gpu else "Kernels and storage"))
+        console.print(summarize(sections, is_gpu=is_gpu))
     context.exit(0 if is_working(sections) else 1)
 
 
@@ -72,12 +74,15 @@ def examine(
     return collect_sections(chosen, lambda name: say(f"looking at: {name}"))
 
 
-def summarize(sections: tuple[Section, ...], what: str = "Kernels and storage") -> str:
-    """The last line: whether shorthaul can do its work here."""
+def summarize(sections: tuple[Section, ...], *, is_gpu: bool = False) -> str:
+    """The last line: whether shorthaul can do its work here, or on the GPU, if there was one."""
     findings = [each for section in sections for each in section.findings]
     broken = [each.name for each in findings if each.status == "broken"]
     if broken:
         return f"Something essential is broken: {', '.join(broken)}."
     warnings = sum(each.status == "warning" for each in findings)
-    verb = "works" if what == "The GPU" else "work"
-    return f"{what} {verb} here." + (f" Warnings: {warnings}." if warnings else "")
+    praise = "Kernels and storage work here."
+    if is_gpu:
+        was_there = any(each.name.startswith("cuda:") for each in findings)
+        praise = "The GPU works here." if was_there else NO_GPU
+    return praise + (f" Warnings: {warnings}." if warnings else "")

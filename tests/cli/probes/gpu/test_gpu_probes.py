@@ -5,12 +5,14 @@ That they pass on a device is tested on pretended ones (`tests/pretended_cuda`).
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 
 from shorthaul.cli.findings import Probe, run_probe
-from shorthaul.cli.probes.gpu import GPU_PROBES
-from shorthaul.cli.probes.gpu.devices import find_device
+from shorthaul.cli.probes.gpu import GPU_PROBES, paths
+from shorthaul.cli.probes.gpu.devices import find_device, find_driver
 from shorthaul.cli.probes.gpu.kernels import Trial
 from shorthaul.errors import CudaUnavailableError, KernelMismatchError
 
@@ -53,3 +55,40 @@ def test_a_failed_trial_breaks_the_report() -> None:
     (finding,) = run_probe(Probe("Kernels", "sums", look, is_essential=True))  # type: ignore[arg-type]
     assert finding.status == "broken"
     assert "SHORTHAUL_KERNELS=torch" in finding.advice
+
+
+def test_a_step_of_which_nothing_went_to_disk_proves_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert paths.try_offloading().status == "ok"
+    offload = paths.offload_activations
+
+    def keep_all(directory: str, **options: object) -> object:
+        return offload(directory, **{**options, "minimum_bytes": 2**40})
+
+    monkeypatch.setattr(paths, "offload_activations", keep_all)
+    with pytest.raises(KernelMismatchError, match="expected activations on disk, got none"):
+        paths.try_offloading()
+
+
+@pytest.mark.parametrize(
+    ("text", "version"),
+    [
+        (
+            "NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.15  Tue Mar  5 22:23:56 UTC 2024\n"
+            "GCC version:  gcc version 12.2.0 (Debian 12.2.0-14)\n",
+            "550.54.15",
+        ),
+        (
+            "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  560.35.03  Release Build\n",
+            "560.35.03",
+        ),
+        ("something else\n", None),
+    ],
+)
+def test_the_driver_tells_its_version(tmp_path: Path, text: str, version: str | None) -> None:
+    (tmp_path / "version").write_text(text)
+    assert find_driver(tmp_path / "version") == version
+    assert find_driver(tmp_path / "missing") is None

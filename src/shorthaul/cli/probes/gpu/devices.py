@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+from pathlib import Path
 
 import torch
 
@@ -11,6 +13,7 @@ from shorthaul.errors import CudaUnavailableError
 from shorthaul.jit.launching.triton_at_hand import why_no_triton
 from shorthaul.units import format_bytes
 
+DRIVER_FILE = Path("/proc/driver/nvidia/version")
 ADVICE = "TRITON_INTERPRET=1 shorthaul doctor --gpu tries the kernels' numbers on the CPU, slowly."
 
 
@@ -32,7 +35,7 @@ def look_at_devices() -> list[Finding]:
     """What PyTorch knows of each device."""
     if find_device().type == "cpu":
         return [Finding("device", "warning", "none: the CPU, in Triton's interpreter")]
-    found = []
+    found, driver = [], find_driver()
     for number in range(torch.cuda.device_count()):
         known = torch.cuda.get_device_properties(number)
         facts = {
@@ -40,15 +43,26 @@ def look_at_devices() -> list[Finding]:
             "capability": f"{known.major}.{known.minor}",
             "memory_bytes": known.total_memory,
             "multiprocessors": known.multi_processor_count,
+            "driver": driver,
             "cuda": torch.version.cuda,
             "torch": torch.__version__,
         }
         told = (
             f"{known.name}, sm_{known.major}{known.minor}, {format_bytes(known.total_memory)}, "
-            f"CUDA {torch.version.cuda}, torch {torch.__version__}"
+            f"driver {driver or 'unknown'}, CUDA {torch.version.cuda}, torch {torch.__version__}"
         )
         found.append(Finding(f"cuda:{number}", "ok", told, facts=facts))
     return found
+
+
+def find_driver(path: Path = DRIVER_FILE) -> str | None:
+    """The version of NVIDIA's driver, as the kernel's module tells it; `None` where it does not."""
+    try:
+        text = path.read_text()
+    except OSError:
+        return None
+    version = re.search(r"Kernel Module.*?\s(\d+(?:\.\d+)+)\s", text)
+    return version[1] if version else None
 
 
 def look_at_triton() -> Finding:

@@ -9,6 +9,7 @@ import torch
 from shorthaul.cli.findings import Finding
 from shorthaul.cli.probes.gpu.devices import find_device, is_interpreted
 from shorthaul.cli.probes.gpu.kernels import Trial
+from shorthaul.errors import KernelMismatchError
 from shorthaul.fallbacks import taken_fallbacks
 from shorthaul.graphs import MiniBatchLoader, RelationalGraph
 from shorthaul.offload.api import offload_activations
@@ -108,6 +109,8 @@ def try_offloading() -> Finding:
             for parameter, wanted in zip(model.parameters(), expected, strict=True):
                 assert parameter.grad is not None
                 trial.require_equal(f"step {number}", parameter.grad, wanted)
+        if offload.report().counts.offloaded == 0:
+            raise KernelMismatchError(trial.name, "counts", "activations on disk", "none")
         offload.close()
     return trial.finding()
 
