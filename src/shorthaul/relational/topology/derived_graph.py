@@ -25,6 +25,6 @@ def derive_graph(
     if relation is None:
         relation = torch.zeros_like(source)
     dtype = choose_index_dtype(None, max(num_nodes, source.shape[0], num_relations))
-    columns = (each.to(dtype).contiguous() for each in (source, target, relation))
+    one, other, numbers = (each.to(dtype).contiguous() for each in (source, target, relation))
     names = tuple(Relation(NODE, f"{EDGE}_{number}", NODE) for number in range(num_relations))
-    return RelationalGraph((NODE,), (num_nodes,), names, *columns)
+    return RelationalGraph((NODE,), (num_nodes,), names, one, other, numbers)

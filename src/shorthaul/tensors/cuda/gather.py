@@ -35,7 +35,7 @@ from shorthaul.tensors.kernels.host_kernels import plain_ids
 from shorthaul.tensors.kernels.plain_rows import Reduction
 from shorthaul.tensors.kernels.stored_rows import StoredRows
 from shorthaul.tensors.tables.row_range import RowRange
-from shorthaul.tensors.tables.table import HostTable, RowTable, require_reduction
+from shorthaul.tensors.tables.table import HostTable, RowTable, before_writing, require_reduction
 
 if TYPE_CHECKING:
     from shorthaul.tensors.cuda.triton_launch import RangeFlag
@@ -285,6 +285,9 @@ def wait_for_readers(tensor: torch.Tensor) -> None:
     if _system_gather.cache_info().currsize:
         registry = _system_gather().registry
         registry.wait_for_devices(tensor.data_ptr(), tensor.untyped_storage().nbytes())
+
+
+before_writing.append(wait_for_readers)
 
 
 def keep_hot_rows(

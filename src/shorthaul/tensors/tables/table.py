@@ -16,6 +16,7 @@ A table knows no autograd and no other device than the CPU: `UnifiedTensor` adds
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -42,6 +43,9 @@ __all__ = [
 ]
 
 Kind = Literal["host", "shared", "disk"]
+
+# Who hears of memory that the host is about to write, and returns when it may: GPUs that read it.
+before_writing: list[Callable[[torch.Tensor], None]] = []
 
 
 @dataclass(frozen=True)
@@ -256,9 +260,8 @@ class HostTable(RowTable):
     @alone_after_fork
     def scatter_(self, ids: torch.Tensor, rows: torch.Tensor) -> None:
         """Write over the rows that `ids` name; of repeated ids the last one wins."""
-        from shorthaul.tensors.cuda.gather import wait_for_readers  # which needs this module
-
-        wait_for_readers(self.stored.values)
+        for tell in before_writing:
+            tell(self.stored.values)
         host_kernels.scatter(self.stored, ids, rows)
 
     def tensor(self) -> torch.Tensor | None:
