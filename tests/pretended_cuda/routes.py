@@ -9,6 +9,7 @@ from tests.pretended_cuda.start import start
 start()
 
 import copy
+import gc
 import json
 import tempfile
 import threading
@@ -31,6 +32,7 @@ from shorthaul.errors import (
 from shorthaul.graphs import MiniBatchLoader, NeighborSampler, RelationalGraph
 from shorthaul.graphs.sampling.block_sums import reduce_block
 from shorthaul.settings import settings
+from shorthaul.tensors.cuda.gather import copy_ahead
 from tests.pretended_cuda.torch_cuda import events, launches
 
 OTHER = torch.device("cuda", 1)  # the current device is 0
@@ -91,6 +93,73 @@ def batches_come_to_the_current_device_and_layers_take_them() -> None:
         torch.testing.assert_close(got.cpu(), wanted)
         got.sum().backward()
     _require_launched_on(1)
+
+
+@route
+def a_step_waits_for_its_batch_on_the_stream_that_it_uses() -> None:
+    graph, x = _graph(), torch.randn(40, 8)
+    stream, read = torch.cuda.Stream(1), []
+    record_stream = torch.Tensor.record_stream
+
+    def recorded(self: torch.Tensor, by: torch.cuda.Stream) -> None:
+        read.append((self.data_ptr(), by.number))
+        record_stream(self, by)
+
+    torch.Tensor.record_stream = recorded  # type: ignore[method-assign]
+    try:
+        with torch.cuda.stream(stream):
+            loader = MiniBatchLoader(
+                graph, sh.unified(x), batch_size=7, fan_outs=[3], device=OTHER, prefetch=2
+            )
+            batches = [*loader]
+        links = [*sh.graphs.LinkLoader(graph, batch_size=99, fan_outs=[2], device=OTHER)]
+    finally:
+        torch.Tensor.record_stream = record_stream  # type: ignore[method-assign]
+    lanes = {each.stream for each in launches if each.kernel == "gather_kernel"}
+    assert len(lanes) == 1, lanes
+    (lane,) = lanes
+    default = torch.cuda.current_stream(OTHER).number
+    assert lane not in (stream.number, default)
+    assert ("wait_stream", lane, stream.number) in events, "what was copied before is there"
+    for number, batch in enumerate(batches):
+        marks = [at for kind, by, at in _marks() if (kind, by) == ("record", lane)]
+        assert ("wait", stream.number, marks[number]) in events
+        for tensor in (batch.features, batch.seeds, batch.blocks[0].sources):
+            assert (tensor.data_ptr(), stream.number) in read
+    for batch in links:
+        assert (batch.labels.data_ptr(), default) in read
+        assert (batch.sources.data_ptr(), default) in read
+
+
+def _marks() -> list[tuple[str, int, int]]:
+    return [each for each in events if each[0] in ("record", "wait")]
+
+
+@route
+def what_shares_a_page_with_a_mapped_table_is_copied_before_it_can_be_freed() -> None:
+    page = torch.empty(2 * 4096, dtype=torch.uint8)
+    lead = -page.data_ptr() % 4096
+    table = page[lead : lead + 2048].view(torch.float32).view(64, 8)
+    beside = page[lead + 2048 : lead + 4096].view(torch.int64)
+    apart = sh.unified_empty(256, dtype=torch.int64).cpu()
+    asked: dict[int, bool] = {}
+    to = torch.Tensor.to
+
+    def watched(self: torch.Tensor, *args: object, **options: object) -> torch.Tensor:
+        asked[self.data_ptr()] = bool(options.get("non_blocking"))
+        return to(self, *args, **options)
+
+    torch.Tensor.to = watched  # type: ignore[assignment,method-assign]
+    try:
+        copy_ahead(beside, OTHER)
+        assert asked[beside.data_ptr()], "nothing is mapped there yet"
+        sh.unified(table).gather(torch.tensor([1]), device=OTHER)
+        for tensor in (beside, apart):
+            copy_ahead(tensor, OTHER)
+    finally:
+        torch.Tensor.to = to  # type: ignore[method-assign]
+    assert not asked[beside.data_ptr()]
+    assert asked[apart.data_ptr()]
 
 
 @route
@@ -459,6 +528,7 @@ def the_doctor_finds_nothing_broken() -> None:
 
 
 def _run(each: Callable[[], None]) -> str:
+    gc.collect()  # tables of the route before are unmapped now
     launches.clear()
     events.clear()
     torch.cuda.set_device(0)

@@ -90,7 +90,14 @@ class Event:
         return float(max(1, other.number - self.number))
 
 
-_current: list[Stream] = []
+class _Current(threading.local):
+    """The streams on which a thread computes, by device: its own, as PyTorch's are."""
+
+    def __init__(self) -> None:
+        self.streams = [Stream(each, number=-each) for each in range(DEVICES)]
+
+
+_current: _Current
 
 
 def _index(device: Any) -> int:
@@ -104,7 +111,7 @@ def _index(device: Any) -> int:
 
 def current_stream(device: Any = None) -> Stream:
     """The stream on which PyTorch would compute."""
-    return _current[_index(device)]
+    return _current.streams[_index(device)]
 
 
 @contextmanager
@@ -114,13 +121,13 @@ def stream(given: Stream | None) -> Iterator[None]:
         yield
         return
     index = given.device.index
-    before, device = _current[index], _index(None)
-    _current[index] = given
+    before, device = _current.streams[index], _index(None)
+    _current.streams[index] = given
     _library.pretended_set_device(index)
     try:
         yield
     finally:
-        _current[index] = before
+        _current.streams[index] = before
         _library.pretended_set_device(device)
 
 
@@ -164,9 +171,9 @@ class Runtime:
 
 def pretend(library: ctypes.CDLL) -> None:
     """Put it all in the place of PyTorch's own."""
-    global _library
+    global _library, _current
     _library = library
-    _current.extend(Stream(each, number=-each) for each in range(DEVICES))
+    _current = _Current()
     properties = SimpleNamespace(
         name="pretended", total_memory=2**30, multi_processor_count=4, major=8, minor=0
     )

@@ -12,6 +12,7 @@ from shorthaul.dtypes import parse_dtype
 from shorthaul.errors import UnifiedSourceError
 from shorthaul.jit.outside_graphs import outside_graphs
 from shorthaul.tensors import pickling  # noqa: F401  (registers how processes hand tensors on)
+from shorthaul.tensors.memory.own_pages import empty_pages
 from shorthaul.tensors.memory.shared_memory import SharedBlock
 from shorthaul.tensors.tables.table import RowTable
 from shorthaul.tensors.unified_tensor import Traits, UnifiedTensor, borrow_memory, share_copy
@@ -92,7 +93,7 @@ def unified_empty(
     dtype = torch.get_default_dtype() if dtype is None else parse_dtype(dtype)
     traits = Traits(propagate=propagate, sparse_grad=sparse_grad)
     if not shared:
-        return UnifiedTensor._of_memory(torch.empty(sizes, dtype=dtype, device="cpu"), traits)
+        return UnifiedTensor._of_memory(empty_pages(sizes, dtype), traits)
     block = SharedBlock(sizes.numel() * dtype.itemsize)
     traits = Traits(propagate=propagate, sparse_grad=sparse_grad, block=block)
     return UnifiedTensor._of_memory(block.tensor(dtype, sizes), traits)
@@ -111,12 +112,10 @@ def unified_zeros(
     >>> unified_zeros(2, shared=True)
     unified([0., 0.])
     """
-    made = unified_empty(
+    # The kernel hands pages out as zeros, and untouched they take no room.
+    return unified_empty(
         *size, dtype=dtype, shared=shared, propagate=propagate, sparse_grad=sparse_grad
     )
-    if not shared:  # the kernel hands shared memory out as zeros, and untouched it takes no room
-        made.plain().zero_()
-    return made
 
 
 def _require_plain(source: torch.Tensor) -> None:

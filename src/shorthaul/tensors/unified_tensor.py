@@ -37,6 +37,7 @@ from shorthaul.tensors.gathering.autograd import (
 )
 from shorthaul.tensors.kernels.plain_rows import Reduction
 from shorthaul.tensors.memory.advice import advise_memory
+from shorthaul.tensors.memory.own_pages import empty_pages
 from shorthaul.tensors.memory.shared_memory import SharedBlock
 from shorthaul.tensors.tables.row_range import RowRange
 from shorthaul.tensors.tables.table import GatherTicket, HostTable, Kind, RowTable, TableStats
@@ -445,7 +446,11 @@ class UnifiedTensor(Operand):
         plain = borrow_memory(self)
         traits = replace(self._traits, is_read_only=False, block=None, memory=WholeMemory())
         if self.kind != "shared":
-            return UnifiedTensor._of_memory(plain.clone(), traits)
+            is_dense = plain.is_contiguous()
+            copied = (
+                empty_pages(plain.shape, plain.dtype).copy_(plain) if is_dense else plain.clone()
+            )
+            return UnifiedTensor._of_memory(copied, traits)
         return share_copy(plain, traits)
 
     # How rows are asked for.

@@ -197,3 +197,15 @@ def test_cuda_that_is_not_there_is_an_error_where_it_was_asked_for_by_name() -> 
         gather_for_device(table, IDS, "cuda")
     with pytest.raises((RuntimeError, AssertionError), match="CUDA"):  # PyTorch's own
         gather_for_device(table, IDS, "cuda")
+
+
+def test_a_slice_is_mapped_alone_where_all_of_its_memory_cannot_be(
+    gatherer: DeviceGather, runtime: FakeCudaRuntime
+) -> None:
+    runtime.lock_limit_bytes = 8 * 4096
+    values = sh.unified_empty(4096, 16)  # 64 pages
+    values.copy_(torch.arange(4096.0 * 16).view(4096, 16))
+    part = values[256:300]
+    assert torch.equal(gatherer.gather(part.table, IDS, CPU), part.cpu()[IDS])
+    assert 0 < runtime.registered_bytes <= 2 * 4096
+    assert gatherer.map(values.table, CPU) is None

@@ -14,6 +14,7 @@ from rich.progress import track
 from shorthaul.errors import SamplingError
 from shorthaul.graphs.graph import RelationalGraph
 from shorthaul.graphs.loading.batch_pipeline import BatchPipeline
+from shorthaul.graphs.loading.device_lane import DeviceLane
 from shorthaul.graphs.loading.feature_rows import FeatureRows
 from shorthaul.graphs.sampling.blocks import Block, NeighborSample
 from shorthaul.graphs.sampling.fan_outs import FanOut
@@ -177,9 +178,14 @@ class EpochLoader(ABC, Generic[Drawn, Batch]):
         # Next to a model that uses all cores, a few threads of our own are enough.
         threads = max(1, kernel_threads() // 4)
 
-        def complete(sample: Drawn) -> Batch:
+        lane = DeviceLane(device) if device is not None and device.type == "cuda" else None
+
+        def make(sample: Drawn) -> Batch:
             with limited_threads(threads):
                 return self._complete(sample, device)
+
+        def complete(sample: Drawn) -> Any:
+            return make(sample) if lane is None else lane.bring(make, sample)
 
         def draw(number: int) -> Drawn:
             sample = samples.draw(number, threads)
@@ -187,7 +193,7 @@ class EpochLoader(ABC, Generic[Drawn, Batch]):
                 self._features.expect(sample.input_nodes)
             return sample
 
-        pipeline = BatchPipeline(
+        pipeline: BatchPipeline[Drawn, Any] = BatchPipeline(
             len(samples),
             draw,
             complete,
@@ -195,7 +201,7 @@ class EpochLoader(ABC, Generic[Drawn, Batch]):
             room_batches=self.prefetch,
         )
         try:
-            yield from pipeline
+            yield from pipeline if lane is None else map(lane.hand_over, pipeline)
         finally:
             pipeline.close()
             self._features.forget_expected()

@@ -8,6 +8,7 @@ import torch
 
 from shorthaul.graphs.loading.mini_batch import MiniBatch
 from shorthaul.graphs.sampling.blocks import NeighborSample
+from shorthaul.tensors.cuda.gather import copy_ahead
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -28,17 +29,17 @@ class LinkBatch(MiniBatch):
 
     def to(self, device: torch.device | str) -> LinkBatch:
         """The same on another device."""
-        moved, is_ahead = super().to(device), torch.device(device).type != "cpu"
+        moved = super().to(device)
         assert isinstance(moved, LinkBatch)
 
         def move(value: torch.Tensor | None) -> torch.Tensor | None:
-            return None if value is None else value.to(device, non_blocking=is_ahead)
+            return None if value is None else copy_ahead(value, device)
 
         return replace(
             moved,
-            sources=self.sources.to(device, non_blocking=is_ahead),
-            targets=self.targets.to(device, non_blocking=is_ahead),
-            relations=self.relations.to(device, non_blocking=is_ahead),
+            sources=copy_ahead(self.sources, device),
+            targets=copy_ahead(self.targets, device),
+            relations=copy_ahead(self.relations, device),
             times=move(self.times),
             edges=move(self.edges),
         )

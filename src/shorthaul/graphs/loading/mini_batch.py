@@ -15,6 +15,7 @@ from shorthaul.graphs.loading.typed_batch import (
     split_features,
 )
 from shorthaul.graphs.sampling.blocks import Block
+from shorthaul.tensors.cuda.gather import copy_ahead
 
 Rows = torch.Tensor | Mapping[str, torch.Tensor]
 
@@ -72,11 +73,8 @@ class MiniBatch:
     def to(self, device: torch.device | str) -> MiniBatch:
         """The same on another device."""
 
-        # On its way to the host, a copy that nobody waits for would be read before it is there.
-        is_ahead = torch.device(device).type != "cpu"
-
         def move(value: torch.Tensor) -> torch.Tensor:
-            return value.to(device, non_blocking=is_ahead)
+            return copy_ahead(value, device)
 
         def move_rows(rows: Rows | None) -> Rows | None:
             if rows is None or isinstance(rows, torch.Tensor):

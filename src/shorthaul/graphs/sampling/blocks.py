@@ -16,6 +16,7 @@ import torch
 from shorthaul.errors import SamplingError
 from shorthaul.graphs.index.indexes import TargetIndex
 from shorthaul.graphs.sampling.block_sums import reduce_block
+from shorthaul.tensors.cuda.gather import copy_ahead
 from shorthaul.tensors.kernels.stored_rows import FLOATING
 
 REDUCTIONS = ("sum", "mean", "max")
@@ -106,9 +107,7 @@ class Block:
     def to(self, device: torch.device | str) -> Block:
         """The same on another device; `relations` and `edges` are looked up there when asked for."""
         names = ("source_nodes", "pointers", "sources", "positions")
-        # On its way to the host, a copy that nobody waits for would be read before it is there.
-        is_ahead = torch.device(device).type != "cpu"
-        moved = {name: getattr(self, name).to(device, non_blocking=is_ahead) for name in names}
+        moved = {name: copy_ahead(getattr(self, name), device) for name in names}
         return replace(self, **moved)
 
     def _look_up(self, name: str) -> torch.Tensor:

@@ -123,7 +123,7 @@ class DeviceGather:
         with computing_on(device):
             is_checked = ids.device.type == "cpu" and device.type != "cpu"
             if is_checked or launch is None:
-                ids = plain_ids(ids.cpu(), table.rows).to(device, non_blocking=True)
+                ids = copy_ahead(plain_ids(ids.cpu(), table.rows), device)
             if launch is None:
                 return _hand_out(_select(rows, ids), device, out)
             own = flag or launch.RangeFlag(device)
@@ -186,7 +186,9 @@ class DeviceGather:
         """Rows in memory that others lie in too: it is mapped once for all, and stays while it lives."""
         whole, stored = self._find(memory, device), table.stored
         if whole.rows is None:
-            return whole
+            # All of it may be more than can be locked, or may not be in memory at all.
+            is_part = stored.values.nbytes < memory.stored.values.nbytes
+            return self._map_alone(table, device) if is_part else whole
         seen = _lay_out(whole.rows.values, memory.stored.values, stored.values)
         if seen is None:
             return _Mapped(None, "there is nothing to map, or its address is odd")
@@ -202,6 +204,9 @@ class DeviceGather:
             return _Mapped(None, "the values of a row do not lie side by side")
         if table.memory is not None:
             return self._map_part(table, table.memory, device)
+        return self._map_alone(table, device)
+
+    def _map_alone(self, table: HostTable, device: torch.device) -> _Mapped:
         try:
             with computing_on(device):
                 return _Mapped(map_rows(table.stored, device, self.registry))
@@ -288,6 +293,18 @@ def wait_for_readers(tensor: torch.Tensor) -> None:
 
 
 before_writing.append(wait_for_readers)
+
+
+def copy_ahead(tensor: torch.Tensor, device: torch.device | str) -> torch.Tensor:
+    """`tensor` on `device`; the host goes on before the copy is there, where that is safe.
+
+    It is not on the way to the host, where it would be read. Nor is it from a page that was mapped
+    for a table beside the tensor: the device reads such memory by itself, and nobody would keep it.
+    """
+    is_ahead = torch.device(device).type != "cpu"
+    if is_ahead and tensor.device.type == "cpu" and _system_gather.cache_info().currsize:
+        is_ahead = not _system_gather().registry.has_mapped(tensor.data_ptr(), tensor.nbytes)
+    return tensor.to(device, non_blocking=is_ahead)
 
 
 def keep_hot_rows(

@@ -162,6 +162,12 @@ class HostRegistry:
         for device in {device for lease in found for device in lease.devices}:
             self.runtime.synchronize(device)
 
+    def has_mapped(self, address: int, length_bytes: int) -> bool:
+        """Whether a page of this range was mapped here."""
+        stop = address + length_bytes
+        chunks = tuple(self._chunks)
+        return any(each.is_ours and each.start < stop and address < each.stop for each in chunks)
+
     def _cover(self, start: int, stop: int, keeper: object) -> list[Chunk]:
         """Chunks that cover the pages from `start` to `stop`; the missing ones are registered."""
         found = [each for each in self._chunks if each.stop > start and each.start < stop]
