@@ -106,9 +106,13 @@ class Block:
 
     def to(self, device: torch.device | str) -> Block:
         """The same on another device; `relations` and `edges` are looked up there when asked for."""
-        names = ("source_nodes", "pointers", "sources", "positions")
-        moved = {name: copy_ahead(getattr(self, name), device) for name in names}
-        return replace(self, **moved)
+        return replace(
+            self,
+            source_nodes=copy_ahead(self.source_nodes, device),
+            pointers=copy_ahead(self.pointers, device),
+            sources=copy_ahead(self.sources, device),
+            positions=copy_ahead(self.positions, device),
+        )
 
     def _look_up(self, name: str) -> torch.Tensor:
         if self.index is None:
