@@ -31,8 +31,9 @@ $(READY): pyproject.toml setup/torch.txt | check $(BIN)/pip
 	$(BIN)/pip install --quiet --constraint setup/torch.txt --editable '.[dev]'
 	@touch $@
 
-demo: $(READY) | check ## the same models trained plainly and with shorthaul
-	@$(BIN)/shorthaul demo $(ARGS)
+demo: $(READY) | check ## the same models trained plainly and with shorthaul; build/demo.html
+	@mkdir -p build
+	@$(BIN)/shorthaul demo --report build/demo.html $(ARGS)
 
 lint: $(READY) | check ## ruff and mypy
 	$(BIN)/ruff check .

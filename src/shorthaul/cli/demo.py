@@ -1,7 +1,8 @@
 """`shorthaul demo`: the same work done plainly and with shorthaul, on this machine.
 
-Each act is played in processes of its own, one for each way of doing it, so that time and peak memory are
-those of that way alone. This process imports no torch: the first words are there at once.
+Each act is played in processes of its own, one for each way of doing it, so that peak memory is that of
+this way alone; they take turns step by step, so that a busy moment of the machine is shared. This process
+imports no torch: the first words are there at once.
 """
 
 from __future__ import annotations
@@ -9,14 +10,16 @@ from __future__ import annotations
 from pathlib import Path
 
 import click
+from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
 from shorthaul.cli.acts import theater
 from shorthaul.cli.acts.page import format_page
-from shorthaul.cli.acts.report import HEADINGS, describe, rows_of
+from shorthaul.cli.acts.report import HEADINGS, WIDE, describe, rows_of
 from shorthaul.cli.acts.stage import Act, Played, select
 from shorthaul.cli.console import activity, json_option, make_console, print_json
+from shorthaul.pages.charts import require_charts
 
 ACTS = (
     Act(
@@ -27,11 +30,18 @@ ACTS = (
         tolerance=0.0,
     ),
     Act(
-        "relational",
+        "rgcn",
         "shorthaul.cli.acts.relational",
-        "R-GCN trained by plain PyTorch, and compiled",
+        "R-GCN trained as it is installed, and compiled",
         ("plain", "shorthaul"),
         tolerance=5e-3,  # sums in another order, over the steps of a training
+    ),
+    Act(
+        "rgat",
+        "shorthaul.cli.acts.attention",
+        "RGAT trained as it is installed, and compiled",
+        ("plain", "shorthaul"),
+        tolerance=5e-3,
     ),
     Act(
         "tensors",
@@ -52,14 +62,14 @@ ACTS = (
     Act(
         "conv",
         "shorthaul.cli.acts.conv",
-        "A CNN trained with PyTorch's convolutions, and with the faster of two",
+        "A CNN trained with PyTorch's convolutions, and with what is faster for each",
         ("plain", "shorthaul"),
         tolerance=1e-2,  # sums in another order, over the steps of a training
     ),
     Act(
         "bfloat16",
         "shorthaul.cli.acts.bfloat16",
-        "That CNN asked in bfloat16",
+        "The same CNN run for inference in bfloat16",
         ("plain", "shorthaul"),
         tolerance=2e-2,  # bfloat16 has eight bits, and sums are rounded in other places
     ),
@@ -90,36 +100,48 @@ def demo(
 
     What it does is checked: exit code 1 when something that was shown did not hold.
     """
-    if report is not None and not report.parent.is_dir():
-        raise click.BadParameter(f"there is no directory {report.parent}.", param_hint="--report")
+    if report is not None:
+        if not report.parent.is_dir():
+            raise click.BadParameter(
+                f"there is no directory {report.parent}.", param_hint="--report"
+            )
+        require_charts()  # now rather than after minutes
     console = make_console()
+    acts = select(ACTS, names)
     played: list[Played] = []
-    for number, act in enumerate(select(ACTS, names), 1):
+    for number, act in enumerate(acts, 1):
         if not as_json:
-            console.print(Text(f"{number}. {act.title}", "bold"))
+            console.print(Text(f"{number}/{len(acts)} {act.title}", "bold"))
         with activity(act.title) as say:
             played.append(theater.play(act, is_quick=quick, say=say))
         if not as_json:
-            console.print(f"   {played[-1].sentence()}")
+            console.print(Text(f"    {describe_briefly(played[-1])}"))
     if as_json:
         print_json(describe(played))
     else:
-        console.print(render(played))
+        console.print(render(played, is_wide=console.width >= WIDE))
+        for each in played:
+            console.print(Text.assemble((each.act.name, "bold"), f": {each.sentence()}"))
     if report is not None:
         report.write_text(format_page(played), encoding="utf-8")
-        click.echo(f"written: {report}", err=as_json)
+        click.echo(f"\nThe report: {report}", err=as_json)
     failed = [each.act.name for each in played if not each.holds]
     if failed:
         click.echo(f"Did not hold: {', '.join(failed)}.", err=True)
     context.exit(1 if failed else 0)
 
 
-def render(played: list[Played]) -> Table:
-    """One table of everything."""
-    table = Table()
+def describe_briefly(played: Played) -> str:
+    """That an act is over."""
+    return f"{'done' if played.holds else 'did not hold'}, {played.seconds:.0f} s"
+
+
+def render(played: list[Played], *, is_wide: bool) -> Table:
+    """A row for each act; where there is no room beside it, a ratio stands below its pair."""
+    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
     for heading in HEADINGS:
-        is_number = heading not in ("act", "run")
-        table.add_column(heading, overflow="fold", justify="right" if is_number else "left")
+        table.add_column(heading, no_wrap=True)
     for row in rows_of(played):
-        table.add_row(*(Text(cell) for cell in row))
+        cells = row if is_wide else [cell.replace(" (", "\n(") for cell in row]
+        table.add_row(*map(Text, cells))
     return table

@@ -77,7 +77,7 @@ def make_demo() -> str:
             "kept",
             (2.0, 1.0),
             0.5,
-            seconds,
+            (seconds,),
             2**30 // parts,
             resident=((0.0, 0), (1.0, 2**30)),
         )

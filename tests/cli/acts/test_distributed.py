@@ -5,6 +5,7 @@ import copy
 import pytest
 
 from shorthaul.cli.acts import distributed
+from shorthaul.cli.acts.cue import Cue
 
 
 @pytest.fixture(scope="module")
@@ -13,10 +14,7 @@ def seen():
     real, found = distributed.run_ranks, []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(distributed, "run_ranks", lambda folder: found.extend(real(folder)) or found)
-        runs = [
-            distributed.play(role, is_quick=True, say=lambda _: None)
-            for role in ("plain", "shorthaul")
-        ]
+        runs = [distributed.play(role, is_quick=True, cue=Cue()) for role in ("plain", "shorthaul")]
     return runs, found
 
 
@@ -36,5 +34,5 @@ def test_a_wrong_row_or_a_lost_seed_is_noticed(monkeypatch, seen, lost):
     changed = copy.deepcopy(found)
     changed[1][lost] = changed[1][lost][1:]
     monkeypatch.setattr(distributed, "run_ranks", lambda _: changed)
-    ours = distributed.play("shorthaul", is_quick=True, say=lambda _: None)
+    ours = distributed.play("shorthaul", is_quick=True, cue=Cue())
     assert ours.losses != plain.losses

@@ -30,8 +30,9 @@ def test_both_ways_are_played_in_processes_of_their_own() -> None:
     plain, ours, large = played.runs
     assert played.holds
     assert played.difference == 0
-    assert len(plain.losses) == 3
-    assert plain.extra["steps"] == 2
+    assert len(plain.losses) == 6
+    assert len(plain.step_seconds) == 2  # of a step in each turn; the first turn warms up
+    assert plain.seconds == sum(plain.step_seconds) / 2
     assert plain.extra["quick"] is True
     # Freed memory is only kept where plain PyTorch's users would have it kept.
     assert (plain.extra["tunables"], ours.extra["tunables"]) == (None, ALLOCATOR)
@@ -50,3 +51,21 @@ def test_a_role_that_fails_does_not_keep_the_others_from_the_stage() -> None:
         "the process ended with 3: without a word",
         None,
     ]
+
+
+def test_processes_take_turns() -> None:
+    _, said = play("plain", "shorthaul")
+    steps = [each.partition(",")[0] for each in said if "step" in each]
+    assert steps == [
+        f"{role}: step {number}"
+        for turn in ((1, 2), (3, 4), (5, 6))
+        for role in ("plain", "shorthaul")
+        for number in turn
+    ]
+
+
+def test_a_process_that_ends_between_turns_is_told() -> None:
+    played, _ = play("plain", "dies between turns")
+    plain, other = played.runs
+    assert plain.failure is None
+    assert other.failure == "the process ended with 4: without a word"

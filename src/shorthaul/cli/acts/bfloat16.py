@@ -1,5 +1,5 @@
-"""The CNN of the act before, asked in bfloat16."""
+"""The CNN of the act before, run for inference in bfloat16."""
 
-from shorthaul.cli.acts.conv import ask as play
+from shorthaul.cli.acts.conv import infer as play
 
 __all__ = ["play"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from shorthaul.cli.acts.cue import Cue
 from shorthaul.cli.acts.stage import Run
 from shorthaul.datasets import python_graph
 from shorthaul.distributed import MiniBatchLoader, partition
@@ -25,12 +26,12 @@ from shorthaul.units import format_bytes
 RANKS, BATCH, FAN_OUTS, TIMEOUT_SECONDS = 2, 256, (10, 10), 60.0
 
 
-def play(role: str, *, is_quick: bool, say: Callable[[str], None]) -> Run:
+def play(role: str, *, is_quick: bool, cue: Cue) -> Run:
     """Load an epoch in one process, or on two ranks.
 
     What is compared: how many seeds there were, their sum, and how many rows were not the table's.
     """
-    say("reading the standard library")
+    cue.say("reading the standard library")
     data = python_graph(40 if is_quick else 200).with_reversed()
     graph = RelationalGraph.from_edge_index(data.edge_index, num_nodes=data.num_nodes)
     if role == "plain":
@@ -38,7 +39,9 @@ def play(role: str, *, is_quick: bool, say: Callable[[str], None]) -> Run:
         loader = OneProcessLoader(graph, data.features, None, data.train, BATCH, FAN_OUTS)
         seeds = [seed for batch in loader for seed in batch.seeds.tolist()]
         facts = _facts(seeds, wrong_rows=0)
-        return Run(role, "one process, the whole table", facts, seconds=time.perf_counter() - began)
+        return Run(
+            role, "one process, the whole table", facts, step_seconds=(time.perf_counter() - began,)
+        )
     with tempfile.TemporaryDirectory(dir=settings.scratch_directory) as directory:
         folder = Path(directory) / "parts"
         report = partition(
@@ -50,9 +53,9 @@ def play(role: str, *, is_quick: bool, say: Callable[[str], None]) -> Run:
             hot=0.05,
             fan_outs=FAN_OUTS,
             batch_size=BATCH,
-            tell=say,
+            tell=cue.say,
         )
-        say("starting two ranks")
+        cue.say("starting two ranks")
         began = time.perf_counter()
         seen = run_ranks(folder)
         seconds = time.perf_counter() - began
@@ -70,7 +73,8 @@ def play(role: str, *, is_quick: bool, say: Callable[[str], None]) -> Run:
         for each in seen
     ]
     extra = {"ranks": ranks, "cut_share": report.cut_share}
-    return Run(role, what, facts, seconds=seconds, extra=extra)
+    received = sum(each["received_bytes"] for each in seen)
+    return Run(role, what, facts, step_seconds=(seconds,), received_bytes=received, extra=extra)
 
 
 def count_wrong(seen: Sequence[Mapping[str, Any]], expected: torch.Tensor) -> int:

@@ -1,6 +1,7 @@
-"""One role of one act, in a process of its own: `python -m shorthaul.cli.acts.player MODULE ROLE`.
+"""One role of one act, in a process of its own: `python -m shorthaul.cli.acts.player MODULE ROLE SIZE`.
 
-What it does meanwhile and the run at the end are lines of JSON on standard output.
+What it does meanwhile and the run at the end are lines of JSON on standard output. `{"turn": true}` asks
+for the next turn, which a line on standard input gives.
 """
 
 from __future__ import annotations
@@ -10,15 +11,14 @@ import json
 import sys
 import threading
 import time
-from collections.abc import Callable
 from typing import Any
 
+from shorthaul.cli.acts.cue import Cue
 from shorthaul.cli.acts.stage import Run
 from shorthaul.host_memory import resident_bytes
 from shorthaul.meter import read_peak_resident_bytes
 
 _SAMPLE_SECONDS = 0.1
-Say = Callable[[str], None]
 
 
 class Resident:
@@ -49,14 +49,20 @@ def _tell(kind: str, value: Any) -> None:
     print(json.dumps({kind: value}), flush=True)
 
 
+def _wait() -> None:
+    _tell("turn", True)
+    if not sys.stdin.readline():
+        raise EOFError("whoever started this process is gone")
+
+
 def play(module: str, role: str, *, is_quick: bool) -> Run:
     """Play a role to its end, or to its failure."""
     resident = Resident()
-    say: Say = lambda words: _tell("say", words)  # noqa: E731
-    say("starting")
+    cue = Cue(lambda words: _tell("say", words), _wait)
+    cue.say("starting")
     try:
         act = importlib.import_module(module)
-        run: Run = act.play(role, is_quick=is_quick, say=say)
+        run: Run = act.play(role, is_quick=is_quick, cue=cue)
     except Exception as error:
         first = str(error).strip().splitlines() or [""]
         run = Run(role, role, failure=f"{type(error).__name__}: {first[0]}")

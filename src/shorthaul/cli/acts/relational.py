@@ -1,31 +1,33 @@
-"""R-GCN on the imports and calls of the standard library: by plain PyTorch, and compiled."""
+"""R-GCN and RGAT on the imports and calls of the standard library: as they are installed, and compiled.
+
+As they are installed: by PyG where it is there, else as one writes them in PyTorch.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import nn
 
+from shorthaul.cli.acts.cue import Cue
+from shorthaul.cli.acts.plain_layers import PlainEdges, plain_rgat, plain_rgcn
 from shorthaul.cli.acts.stage import Run
 from shorthaul.cli.acts.training import train
 from shorthaul.datasets import python_graph
-from shorthaul.graphs import RelationalGraph
-from shorthaul.relational import RGCNConv
+from shorthaul.datasets.python_graph import PythonGraph
+from shorthaul.relational import RGATConv, RGCNConv, accelerate
 
-WIDTH = 128
-
-Convolve = Callable[[RGCNConv, torch.Tensor], torch.Tensor]
+Convolve = Callable[[nn.Module, torch.Tensor], torch.Tensor]
 
 
-class SmallRGCN(nn.Module):
-    """Two relational convolutions that tell what functions give back."""
+class TwoLayers(nn.Module):
+    """Two relational layers that tell what functions give back."""
 
-    def __init__(self, features: int, classes: int, relations: int, convolve: Convolve) -> None:
+    def __init__(self, layers: Sequence[nn.Module], convolve: Convolve) -> None:
         super().__init__()
-        self.first = RGCNConv(features, WIDTH, relations)
-        self.second = RGCNConv(WIDTH, classes, relations)
+        self.first, self.second = layers
         self.convolve = convolve
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -33,42 +35,23 @@ class SmallRGCN(nn.Module):
         return self.convolve(self.second, self.convolve(self.first, x).relu())
 
 
-class PlainConvolution:
-    """The same convolution as one writes it in PyTorch: rows by relation, a product for each, one sum."""
-
-    def __init__(self, graph: RelationalGraph) -> None:
-        index = graph.by_relation()
-        self.sources, self.targets = index.sources.long(), index.targets.long()
-        self.counts = index.pointers.diff().tolist()
-        relations = torch.arange(
-            len(self.counts), dtype=torch.int64, device="cpu"
-        ).repeat_interleave(torch.tensor(self.counts, dtype=torch.int64, device="cpu"))
-        _, pairs, sizes = torch.unique(
-            relations * graph.num_nodes + self.targets, return_inverse=True, return_counts=True
-        )
-        self.shares = sizes.float().reciprocal()[pairs][:, None]  # of a mean over each relation
-
-    def __call__(self, layer: RGCNConv, x: torch.Tensor) -> torch.Tensor:
-        """What `layer` computes, with its parameters."""
-        if layer.root is None or layer.bias is None:
-            raise ValueError("the demo's layers have a root weight and a bias")
-        rows = torch.split(x[self.sources], self.counts)
-        messages = torch.cat([row @ weight for row, weight in zip(rows, layer.weight, strict=True)])
-        return (x @ layer.root + layer.bias).index_add(0, self.targets, self.shares * messages)
+def play(role: str, *, is_quick: bool, cue: Cue) -> Run:
+    """Train R-GCN."""
+    cue.say("reading the standard library")
+    data = python_graph(50 if is_quick else 100).with_reversed()
+    return _train("RGCNConv", role, data, 64, 2 if is_quick else 5, cue)
 
 
-def play(role: str, *, is_quick: bool, say: Callable[[str], None]) -> Run:
-    """Train by plain PyTorch, or by generated kernels."""
-    say("reading the standard library")
-    data = python_graph(100 if is_quick else 200).with_reversed()
-    graph = data.graph()
-    steps = 1 + (3 if is_quick else 15)
-    is_plain = role == "plain"
-    convolve: Convolve = lambda layer, x: layer(x, graph)  # noqa: E731
-    if is_plain:
-        convolve = PlainConvolution(graph)
+def play_attention(role: str, *, is_quick: bool, cue: Cue) -> Run:
+    """Train RGAT, whose PyG layer makes a weight matrix for each edge: a smaller graph, narrower."""
+    cue.say("reading the standard library")
+    data = python_graph(25 if is_quick else 50).with_reversed()
+    return _train("RGATConv", role, data, 32, 2 if is_quick else 4, cue)
+
+
+def _train(name: str, role: str, data: PythonGraph, width: int, steps: int, cue: Cue) -> Run:
     torch.manual_seed(0)
-    model = SmallRGCN(data.features.shape[1], data.num_classes, graph.num_relations, convolve)
+    model, what = _make_model(name, role == "plain", data, width)
 
     def step(model: nn.Module, _: Any) -> torch.Tensor:
         scores = model(data.features)[data.train]
@@ -76,9 +59,29 @@ def play(role: str, *, is_quick: bool, say: Callable[[str], None]) -> Run:
         loss.backward()  # type: ignore[no-untyped-call]
         return loss.detach()
 
-    what = "products by relation, then a sum" if is_plain else "compiled into one pass"
-    run = train(role, what, model, range(steps), step, say, learning_rate=1e-2)
-    with torch.no_grad():
-        told = model(data.features)[data.test].argmax(1)
-    run.extra["accuracy"] = float((told == data.labels[data.test]).float().mean())
-    return run
+    return train(role, what, model, [[None]] * (1 + steps), step, cue, learning_rate=1e-2)
+
+
+def _make_model(name: str, is_plain: bool, data: PythonGraph, width: int) -> tuple[nn.Module, str]:
+    """The same parameters in both roles, and what computes with them."""
+    widths = ((data.features.shape[1], width), (width, data.num_classes))
+    relations = len(data.relations)
+    try:
+        import torch_geometric.nn as pyg
+    except ImportError:
+        kind = {"RGCNConv": RGCNConv, "RGATConv": RGATConv}[name]
+        layers = [kind(*each, relations) for each in widths]
+        graph = data.graph()
+        if not is_plain:
+            compiled: Convolve = lambda layer, x: layer(x, graph)  # noqa: E731
+            return TwoLayers(layers, compiled), "layers compiled into one pass"
+        edges, plain = PlainEdges(graph), plain_rgcn if name == "RGCNConv" else plain_rgat
+        written: Convolve = lambda layer, x: plain(layer, x, edges)  # noqa: E731
+        return TwoLayers(layers, written), "plain PyTorch, product by product"
+    layers = [getattr(pyg, name)(*each, relations) for each in widths]
+    call: Convolve = lambda layer, x: layer(x, data.edge_index, data.edge_type)  # noqa: E731
+    model = TwoLayers(layers, call)
+    if is_plain:
+        return model, f"PyG's {name}"
+    accelerate(model)
+    return model, f"PyG's {name} compiled in place"

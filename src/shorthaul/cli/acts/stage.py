@@ -6,7 +6,8 @@ What travels from such a process to the one that shows is plain values.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
+from statistics import median
 from typing import Any
 
 
@@ -18,24 +19,37 @@ class Run:
     what: str  # in words, for the table
     losses: tuple[float, ...] = ()
     first_seconds: float = 0.0  # of the first steps: compiling, tuning and planning are in them
-    seconds: float = 0.0  # of all steps that follow
+    step_seconds: tuple[float, ...] = ()  # of a step, in each turn that follows
     peak_bytes: int = 0  # of the process, from its beginning to its end
     written_bytes: int = 0
     read_bytes: int = 0
     resident: tuple[tuple[float, int], ...] = ()  # (seconds since the process began, bytes)
-    failure: str | None = None  # why it did not come to its end
+    received_bytes: int = 0  # from other processes
+    failure: str | None = None  # why it did not finish
     extra: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def seconds(self) -> float:
+        """The median of its steps; 0 where none was timed."""
+        return median(self.step_seconds) if self.step_seconds else 0.0
+
+    @property
+    def moved_bytes(self) -> int:
+        """From and to the disk, and between processes."""
+        return self.written_bytes + self.read_bytes + self.received_bytes
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""
-        return asdict(self)
+        return asdict(self) | {"median_step_seconds": self.seconds}
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Run:
         """Of what `to_dict` made, perhaps by way of JSON."""
-        lists = {name: tuple(values[name]) for name in ("losses",)}
-        resident = tuple((seconds, size) for seconds, size in values["resident"])
-        return cls(**{**values, **lists, "resident": resident})
+        known = {each.name: values[each.name] for each in fields(cls) if each.name in values}
+        for name in ("losses", "step_seconds"):
+            known[name] = tuple(known.get(name, ()))
+        known["resident"] = tuple((seconds, size) for seconds, size in values.get("resident", ()))
+        return cls(**known)
 
 
 @dataclass(frozen=True)
@@ -84,22 +98,41 @@ class Played:
     def sentence(self) -> str:
         """What happened."""
         plain, ours = self.run_of("plain"), self.run_of("shorthaul")
-        if plain is None or ours is None or not plain.peak_bytes or not plain.seconds:
+        if plain is None or ours is None:
             failed = [f"{each.role}: {each.failure}" for each in self.runs if each.failure]
-            return f"It did not come to its end: {'; '.join(failed) or 'there is no such run'}."
+            return f"It did not finish: {'; '.join(failed) or 'there is no such run'}."
         if not self.act.is_same_work:
-            return f"{ours.what}; {'everything' if self.holds else 'NOT everything'} as in one process."
-        memory = _compare(ours.peak_bytes / plain.peak_bytes, "the memory")
-        time = _compare(ours.seconds / plain.seconds, "the time")
-        same = "the same bits" if self.difference == 0 else f"within {self.difference:.1g}"
-        told = f"{memory} and {time} of plain PyTorch; losses {same}."
-        if self.act.must_fail is not None and self.holds:
-            told += " Within the memory limit plain PyTorch fails, shorthaul trains."
+            told = "exactly" if self.holds else "NOT"
+            return f"{ours.what}; {told} the rows and seeds of one process."
+        told = f"{ours.what}, against {plain.what}: {_tell_memory(ours, plain)}, {_tell_time(ours, plain)}."
+        if self.act.must_fail is not None:
+            told += (
+                f" With as little memory as shorthaul has, plain PyTorch {self._tell_failure()}."
+            )
         return told
 
+    def _tell_failure(self) -> str:
+        failures = [each.failure for each in self.runs if each.role == self.act.must_fail]
+        if not failures or failures[0] is None:
+            return "does NOT fail"
+        return f"fails ({failures[0].partition(':')[0]})"
 
-def _compare(ratio: float, what: str) -> str:
-    return f"{ratio:.0%} of {what}" if ratio < 10 else f"{ratio:.1f} times {what}"
+
+def _tell_memory(ours: Run, plain: Run) -> str:
+    if not ours.peak_bytes or not plain.peak_bytes:
+        return "memory unknown"
+    return f"{ours.peak_bytes / plain.peak_bytes:.0%} of the peak memory"
+
+
+def _tell_time(ours: Run, plain: Run) -> str:
+    if not ours.seconds or not plain.seconds:
+        return "time unknown"
+    speed = plain.seconds / ours.seconds
+    if speed >= 1.5:
+        return f"{speed:.1f} times as fast"
+    if speed <= 0.5:
+        return f"{1 / speed:.1f} times slower"
+    return f"{1 / speed:.2f} times the time of a step"
 
 
 def select(acts: Sequence[Act], names: Sequence[str]) -> tuple[Act, ...]:

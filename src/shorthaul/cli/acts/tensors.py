@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import resource
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from shorthaul.cli.acts.cue import Cue
 from shorthaul.cli.acts.stage import Run
 from shorthaul.cli.acts.training import train
 from shorthaul.datasets import python_graph
@@ -20,7 +20,7 @@ from shorthaul.settings import settings
 from shorthaul.tensors import open as open_table
 from shorthaul.units import format_bytes
 
-WIDTH, BATCH, FAN_OUTS = 64, 32, (4, 4)
+WIDTH, BATCH, FAN_OUTS = 256, 32, (4, 4)
 FEATURES = 6144  # of a node: as much as a page of text has
 LIMITED = "plain, limited"  # the role that is shown to fail
 _LIMIT_SHARE = 0.75  # of the table: what the process may still allocate when it begins with it
@@ -28,35 +28,36 @@ _ROWS_AT_A_TIME = 1024
 
 
 class SmallSAGE(nn.Module):
-    """Two layers: what a node is, and the mean of what its sampled neighbors are."""
+    """Features made narrow, then two layers: what a node is, and the mean of its sampled neighbors."""
 
     def __init__(self, features: int, classes: int) -> None:
         super().__init__()
-        pairs = ((features, WIDTH), (WIDTH, classes))
+        self.narrow = nn.Linear(features, WIDTH)
+        pairs = ((WIDTH, WIDTH), (WIDTH, classes))
         self.own = nn.ModuleList(nn.Linear(*pair) for pair in pairs)
         self.neighbors = nn.ModuleList(nn.Linear(*pair, bias=False) for pair in pairs)
 
     def forward(self, batch: MiniBatch) -> torch.Tensor:
         """The loss of telling the seeds' classes."""
-        x = batch.features
-        assert isinstance(x, torch.Tensor)
+        assert isinstance(batch.features, torch.Tensor)
+        x = self.narrow(batch.features)
         for number, block in enumerate(batch.blocks):
-            x = x.relu() if number else x
+            x = x.relu()
             own, neighbors = x[: block.num_targets], block.reduce(x, "mean")
             x = self.own[number](own) + self.neighbors[number](neighbors)
         assert batch.labels is not None
         return nn.functional.cross_entropy(x, batch.labels)
 
 
-def play(role: str, *, is_quick: bool, say: Callable[[str], None]) -> Run:
+def play(role: str, *, is_quick: bool, cue: Cue) -> Run:
     """Train with features in memory, without or with a limit, or from a file with the limit."""
-    say("reading the standard library")
+    cue.say("reading the standard library")
     data = python_graph(100 if is_quick else 200).with_reversed()
     graph = RelationalGraph.from_edge_index(data.edge_index, num_nodes=data.num_nodes)
-    seeds = data.train[: BATCH * (4 if is_quick else 24)]
+    seeds = data.train[: BATCH * (4 if is_quick else 8)]
     with tempfile.TemporaryDirectory(dir=settings.scratch_directory) as directory:
         path = Path(directory) / "features.npy"
-        say("writing features")
+        cue.say("writing features")
         table_bytes = _write_features(path, data.features)
         torch.manual_seed(0)
         model = SmallSAGE(FEATURES, data.num_classes)
@@ -67,11 +68,13 @@ def play(role: str, *, is_quick: bool, say: Callable[[str], None]) -> Run:
             what = f"{format_bytes(table_bytes)} of features in memory"
         else:
             features = open_table(path, cache="belady", cache_bytes=table_bytes // 10)
-            what = "on disk, a tenth cached, memory limited"
+            what = f"{format_bytes(table_bytes)} of features on disk, a tenth of them cached"
         loader = MiniBatchLoader(
             graph, features, data.labels, seeds, BATCH, FAN_OUTS, shuffle=True, seed=1
         )
-        run = train(role, what, model, loader, _step, say, learning_rate=3e-3)
+        # A turn is an epoch: what is read ahead is read within it.
+        epochs = [loader] * (1 + (2 if is_quick else 5))
+        run = train(role, what, model, epochs, _step, cue, learning_rate=3e-3)
         run.extra["table_bytes"] = table_bytes
         return run
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
-from itertools import islice
 from typing import Any
 
 import torch
 
+from shorthaul.cli.acts.cue import Cue
 from shorthaul.cli.acts.stage import Run
 from shorthaul.meter import meter
 
@@ -19,38 +19,43 @@ def train(
     role: str,
     what: str,
     model: torch.nn.Module,
-    batches: Iterable[Any],
+    turns: Iterable[Iterable[Any]],
     step: Step,
-    say: Callable[[str], None],
+    cue: Cue,
     *,
     warm_ups: int = 1,
     learning_rate: float = 1e-3,
-    extra: dict[str, Any] | None = None,
 ) -> Run:
-    """Train `model`; `step` runs forward and backward on a batch and returns the loss."""
+    """Train `model`, the batches of a turn at a time.
+
+    `step` runs forward and backward on a batch and returns the loss. The first `warm_ups` turns are
+    timed as one; of each later one the time of a step is taken.
+    """
     optimizer = torch.optim.AdamW(model.parameters(), learning_rate)
     losses: list[float] = []
-
-    def run(some: Iterable[Any]) -> float:
-        began = time.perf_counter()
-        for batch in some:
-            optimizer.zero_grad()
-            losses.append(step(model, batch).item())
-            optimizer.step()
-            say(f"step {len(losses)}, loss {losses[-1]:.4f}")
-        return time.perf_counter() - began
-
-    left = iter(batches)
+    first_seconds, step_seconds = 0.0, []
     with meter() as measured:
-        first_seconds = run(islice(left, warm_ups))
-        seconds = run(left)
+        for number, batches in enumerate(turns):
+            if number >= warm_ups:
+                cue.wait()
+            steps_before, began = len(losses), time.perf_counter()
+            for batch in batches:
+                optimizer.zero_grad()
+                losses.append(step(model, batch).item())
+                optimizer.step()
+                cue.say(f"step {len(losses)}, loss {losses[-1]:.4f}")
+            seconds = time.perf_counter() - began
+            if number < warm_ups:
+                first_seconds += seconds
+            else:
+                step_seconds.append(seconds / (len(losses) - steps_before))
     return Run(
         role,
         what,
         tuple(losses),
         first_seconds=first_seconds,
-        seconds=seconds,
+        step_seconds=tuple(step_seconds),
         written_bytes=measured.written_bytes,
         read_bytes=measured.read_bytes,
-        extra={"steps": len(losses) - warm_ups, "meter": measured.to_dict()} | (extra or {}),
+        extra={"meter": measured.to_dict()},
     )
