@@ -24,7 +24,17 @@ def test_every_claim_of_the_abstracts_has_a_place() -> None:
         "43.7x",
         "out-of-memory",
     )
-    numbers += ("3.8x", "47%", "23.1%", "3.5x", "1.8x", "155x", "41.6%", "3.6x", "5.3x")
+    numbers += (
+        "3.8x",
+        "51 lines",
+        "8K lines",
+        "47%",
+        "recompute-offload-keep",
+        "23.1%",
+        "3.5x",
+        "32.8%",
+    )
+    numbers += ("1.8x", "155x", "41.6%", "3.6x", "5.3x")
     assert [each for each in numbers if each not in quotes] == []
 
 
@@ -60,6 +70,24 @@ def test_a_verdict_changes_with_the_ledger(tmp_path: Path) -> None:
             rows.append(row | {"rounds": 3, "baseline": "PyG"})
         ledger.append(run | {"question": claim.question, "rows": rows}, tmp_path)
         assert claim.judge(claim.read(tmp_path)) == verdict
+
+
+def test_a_cell_of_ours_that_fails_is_counted(tmp_path: Path) -> None:
+    claim = find_claim("H3")
+    assert claim is not None
+    run = make_run()
+    row = run["rows"][0] | {"case": "RGCN, aifb, inference"}
+    rows = [
+        row | {"arm": "PyG", "rounds": 0, "figures": {"needs_bytes": 2**40}},
+        row | {"arm": "shorthaul", "rounds": 3, "figures": {}},
+    ]
+    for failures, verdict in ((0, "reached"), (1, "not reached")):
+        rows += [row | {"arm": "shorthaul, bfloat16", "rounds": 0, "figures": {}}] * failures
+        ledger.append(run | {"question": claim.question, "rows": rows}, tmp_path)
+        figure = claim.read(tmp_path)
+        assert figure is not None
+        assert figure.words.startswith(f"{failures} of our {1 + failures} cells failed; 1 peers'")
+        assert claim.judge(figure) == verdict
 
 
 def test_an_empty_ledger_says_that_nothing_was_measured(tmp_path: Path) -> None:
