@@ -20,7 +20,7 @@ from shorthaul.settings import settings
 from shorthaul.tensors import open as open_table
 from shorthaul.units import format_bytes
 
-WIDTH, BATCH, FAN_OUTS = 256, 32, (4, 4)
+WIDTH, BATCH, FAN_OUTS = 128, 32, (4, 4)
 FEATURES = 6144  # of a node: as much as a page of text has
 LIMITED = "plain, limited"  # the role that is shown to fail
 _LIMIT_SHARE = 0.75  # of the table: what the process may still allocate when it begins with it
@@ -52,7 +52,7 @@ class SmallSAGE(nn.Module):
 def play(role: str, *, is_quick: bool, cue: Cue) -> Run:
     """Train with features in memory, without or with a limit, or from a file with the limit."""
     cue.say("reading the standard library")
-    data = python_graph(100 if is_quick else 200).with_reversed()
+    data = python_graph(200).with_reversed()
     graph = RelationalGraph.from_edge_index(data.edge_index, num_nodes=data.num_nodes)
     seeds = data.train[: BATCH * (4 if is_quick else 8)]
     with tempfile.TemporaryDirectory(dir=settings.scratch_directory) as directory:
