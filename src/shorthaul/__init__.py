@@ -1,4 +1,4 @@
-"""shorthaul: shorter journeys for the bytes of PyTorch training.
+"""shorthaul: train PyTorch models with less memory and less data movement.
 
 The catalog: every public name, and nothing else.
 """

@@ -89,7 +89,7 @@ def _show_version(context: click.Context, parameter: click.Parameter, is_wanted:
     help="Show where in the code an error came from (also SHORTHAUL_TRACEBACK=on).",
 )
 def program(traceback: bool) -> None:
-    """Shorter journeys for the bytes of PyTorch training."""
+    """Train PyTorch models with less memory and less data movement."""
     del traceback  # read by Program.invoke
 
 
