@@ -103,11 +103,11 @@ def drawn_rows(count: int, seed: int, width: int = WIDTH) -> torch.Tensor:
 
 
 def typed_rows(name: str, nodes: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """What a layer of types is given: rows of these nodes."""
+    """What a layer of types is given: rows of these nodes; of other widths those of papers are fixed."""
     return {
         kind: drawn_rows(TYPED[kind], 3, WIDTHS[kind] if "widths" in name else WIDTH)[at]
         .clone()
-        .requires_grad_()
+        .requires_grad_(not ("widths" in name and kind == "paper"))
         for kind, at in nodes.items()
     }
 
