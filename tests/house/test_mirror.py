@@ -11,7 +11,7 @@ ROOT = Path(__file__).parents[2]
 
 # Folders of tests that belong to no folder of code: texts, suites for interfaces, rules of the house,
 # everything that one promise of a package has to hold for, and devices that are not there.
-FREE = {"golden", "contracts", "hostile", "house", "matrix", "pretended_cuda"}
+FREE = {"golden", "contracts", "hostile", "house", "matrix", "pretended_cuda", "gpu"}
 MIRRORS = (
     ("src/shorthaul", "tests"),
     ("benchmarks", "tests/benchmarks"),

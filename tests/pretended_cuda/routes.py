@@ -9,6 +9,7 @@ from tests.pretended_cuda.start import start
 start()
 
 import copy
+import functools
 import gc
 import json
 import tempfile
@@ -33,6 +34,7 @@ from shorthaul.graphs import MiniBatchLoader, NeighborSampler, RelationalGraph
 from shorthaul.graphs.sampling.block_sums import reduce_block
 from shorthaul.settings import settings
 from shorthaul.tensors.cuda.gather import copy_ahead
+from tests.gpu.bodies import BODIES, Body
 from tests.pretended_cuda.torch_cuda import events, launches
 
 OTHER = torch.device("cuda", 1)  # the current device is 0
@@ -527,6 +529,18 @@ def the_doctor_finds_nothing_broken() -> None:
     assert rate.status == "missing", "the interpreter's rate is none"
 
 
+def _run_body(each: Body) -> None:
+    each(OTHER)
+
+
+ROUTES += [functools.partial(_run_body, each) for each in BODIES]
+
+
+def name_of(each: Callable[[], None]) -> str:
+    """Of a route, or of what is run on a real device, too."""
+    return each.args[0].__name__ if isinstance(each, functools.partial) else each.__name__
+
+
 def _run(each: Callable[[], None]) -> str:
     gc.collect()  # tables of the route before are unmapped now
     launches.clear()
@@ -541,5 +555,6 @@ def _run(each: Callable[[], None]) -> str:
 
 
 if __name__ == "__main__":
+    gc.freeze()  # what was imported is not looked through before each route
     for function in ROUTES:
-        print(json.dumps({"name": function.__name__, "problem": _run(function)}), flush=True)
+        print(json.dumps({"name": name_of(function), "problem": _run(function)}), flush=True)

@@ -13,16 +13,19 @@ pytest.importorskip("triton")
 from tests.triton_programs import run_interpreted
 
 PROGRAM = "tests.pretended_cuda.routes"
-SOURCE = Path(__file__).with_name("routes.py")
+SOURCES = {
+    "route": Path(__file__).with_name("routes.py"),
+    "body": Path(__file__).parents[1] / "gpu" / "bodies.py",
+}
 
 
 def _names() -> list[str]:
-    tree = ast.parse(SOURCE.read_text())
     return [
         node.name
-        for node in tree.body
+        for mark, source in SOURCES.items()
+        for node in ast.parse(source.read_text()).body
         if isinstance(node, ast.FunctionDef)
-        and any(isinstance(each, ast.Name) and each.id == "route" for each in node.decorator_list)
+        and any(isinstance(each, ast.Name) and each.id == mark for each in node.decorator_list)
     ]
 
 
