@@ -1,8 +1,10 @@
 """`sh.conv1d`, `conv2d` and `conv3d` against ATen, over everything that they take."""
 
 import itertools
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -484,3 +486,11 @@ def test_out_of_other_dimensions_is_refused() -> None:
         ConvolutionError, match=r"`out` must be torch\.float32 of shape \(1, 2, 2, 2\)"
     ):
         conv2d(torch.randn(1, 1, 4, 4), torch.randn(2, 1, 3, 3), out=torch.empty(8))
+
+
+@pytest.mark.filterwarnings("ignore:The given NumPy array is not writable")
+def test_a_result_is_not_written_to_memory_that_is_mapped_for_reading(tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", np.zeros((1, 2, 2, 2), np.float32))
+    mapped = torch.from_numpy(np.load(tmp_path / "x.npy", mmap_mode="r"))
+    with pytest.raises(ConvolutionError, match="`out` lies in read-only memory"):
+        conv2d(torch.randn(1, 1, 4, 4), torch.randn(2, 1, 3, 3), out=mapped)

@@ -10,6 +10,7 @@ import torch
 
 import shorthaul as sh
 from shorthaul.errors import ReadOnlyTensorError, RowArgumentError, UnifiedSourceError
+from shorthaul.settings import settings
 from shorthaul.tensors.tables.table import HostTable
 
 IDS = torch.tensor([3, 0, -1, 3])
@@ -189,6 +190,27 @@ class TestReadOnlyMemory:
                 other.zero_()
         with pytest.raises(ReadOnlyTensorError, match="__dlpack__"):
             torch.from_dlpack(u)
+
+    @pytest.mark.filterwarnings("ignore:The given NumPy array is not writable")
+    @pytest.mark.parametrize("kernels", ["auto", "torch"])
+    def test_a_tensor_that_hides_it_is_not_written_to(self, tmp_path, kernels):
+        self.make(tmp_path)
+        mapped = torch.from_numpy(np.load(tmp_path / "x.npy", mmap_mode="r"))
+        u = sh.unified(mapped)
+        with settings.override(kernels=kernels):
+            for change in (
+                lambda: u.scatter_(torch.tensor([0]), torch.ones(1, 2)),
+                lambda: u[2:].scatter_(torch.tensor([0]), torch.ones(1, 2)),
+                lambda: u.table.scatter_(torch.tensor([0]), torch.ones(1, 2)),
+                lambda: u.add_(1),
+                lambda: u.zero_(),
+                lambda: u.__setitem__(0, 1.0),
+                lambda: torch.add(u, 1, out=u),
+                lambda: u.index_copy_(0, torch.tensor([0]), torch.ones(1, 2)),
+            ):
+                with pytest.raises(ReadOnlyTensorError, match="read-only memory"):
+                    change()
+        assert u[torch.tensor([5])].tolist() == [[10.0, 11.0]]
 
     def test_gathers_do_not_copy_the_table(self, tmp_path):
         u = self.make(tmp_path)

@@ -40,6 +40,7 @@ from shorthaul.errors import ConvolutionError
 from shorthaul.fallbacks import note_fallback
 from shorthaul.jit.compiling.loading import is_waited_for
 from shorthaul.jit.operators import are_ordinary, is_plain, is_traced, is_transformed, is_watched
+from shorthaul.storage.protection import can_write
 
 KERNEL_DTYPES = frozenset((torch.float32, torch.float64, torch.bfloat16, torch.float16))
 
@@ -351,6 +352,8 @@ def _make_fit(out: Tensor, shape: Sequence[int], problem: ConvProblem) -> Tensor
             f"`out` must be {problem.dtype} of shape {tuple(shape)}, or have no elements; got "
             f"{out.dtype} of shape {tuple(out.shape)}."
         )
+    if out.is_cpu and out.numel() and not can_write(out):
+        raise ConvolutionError("`out` lies in read-only memory: give a tensor of its own.")
     if tuple(out.shape) != tuple(shape):
         last = torch.channels_last if len(shape) == 4 else torch.channels_last_3d
         is_last = problem.layout == "channels_last"

@@ -38,6 +38,7 @@ from shorthaul.errors import BufferBudgetError, WaitTimeoutError
 from shorthaul.interrupts import PATIENCE_SECONDS, PatientLock, obey_interrupts
 from shorthaul.meter import KeptBytes, record_stall
 from shorthaul.storage.page_moves import move_pages
+from shorthaul.storage.protection import remember_writable
 from shorthaul.units import format_bytes, parse_bytes
 
 Bytes = npt.NDArray[np.uint8]
@@ -154,7 +155,9 @@ class Buffer:
             )
         if needed_bytes == 0:
             return torch.empty(tuple(shape), dtype=dtype, device="cpu")
-        flat = torch.frombuffer(self.memory, dtype=dtype, count=count, offset=offset_bytes)
+        flat = remember_writable(
+            torch.frombuffer(self.memory, dtype=dtype, count=count, offset=offset_bytes)
+        )
         return flat if len(shape) == 1 else flat.view(tuple(shape))
 
     def release(self) -> None:

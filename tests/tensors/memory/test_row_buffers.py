@@ -115,6 +115,15 @@ class TestGivenMemory:
         with pytest.raises(ReadOnlyTensorError, match="`out=` cannot change"):
             self.gather(make_table(), on_disk)
 
+    @pytest.mark.filterwarnings("ignore:The given NumPy array is not writable")
+    def test_a_tensor_around_a_map_for_reading_is_refused(self, tmp_path):
+        np.save(tmp_path / "x.npy", np.zeros((3, 3), np.float32))
+        mapped = torch.from_numpy(np.load(tmp_path / "x.npy", mmap_mode="r"))
+        with pytest.raises(ReadOnlyTensorError, match="`out=` cannot change"):
+            self.gather(make_table(), mapped)
+        private = torch.from_numpy(np.load(tmp_path / "x.npy", mmap_mode="c"))
+        self.gather(make_table(), private)
+
     @pytest.mark.parametrize(
         ("out", "message"),
         [

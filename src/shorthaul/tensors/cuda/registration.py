@@ -29,6 +29,7 @@ from dataclasses import dataclass, field
 import torch
 
 from shorthaul.errors import CudaMappingError
+from shorthaul.storage.protection import is_writable
 from shorthaul.tensors.cuda.runtime import (
     ALREADY_REGISTERED,
     MAPPED,
@@ -42,7 +43,6 @@ from shorthaul.tensors.cuda.runtime import (
     SUCCESS,
     CudaRuntime,
 )
-from shorthaul.tensors.memory.protection import is_writable
 from shorthaul.units import format_bytes
 
 _log = logging.getLogger("shorthaul")

@@ -23,6 +23,7 @@ from shorthaul.errors import (
 )
 from shorthaul.jit.launching.device_guard import with_number
 from shorthaul.meter import record_move
+from shorthaul.storage.protection import can_write
 from shorthaul.tensors.dispatch.operand import Operand, is_parameter
 from shorthaul.tensors.dispatch.placement import choose_placement
 
@@ -117,7 +118,7 @@ def _run_written(
         targets += [*_tensors([value])]
     for each in targets:
         if isinstance(each, kind):
-            if each.is_read_only:
+            if each.is_read_only or (each.has_memory and not can_write(each)):
                 raise ReadOnlyTensorError(facts.name, "read-only memory")
             each.wait_for_readers()
     if any(isinstance(each, kind) for each in targets):

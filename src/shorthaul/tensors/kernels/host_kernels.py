@@ -14,12 +14,13 @@ import functools
 
 import torch
 
-from shorthaul.errors import RowArgumentError, RowIndexError
+from shorthaul.errors import ReadOnlyTensorError, RowArgumentError, RowIndexError
 from shorthaul.jit import Kernel, can_use_kernels, load_kernel
 from shorthaul.jit.held_values import held_values, require_memory
 from shorthaul.jit.outside_graphs import outside_graphs
 from shorthaul.jit.runtime import kernel_threads
 from shorthaul.settings import settings
+from shorthaul.storage.protection import can_write
 from shorthaul.tensors.kernels import plain_rows
 from shorthaul.tensors.kernels.emit_rows import emit_row_copies, emit_row_products, emit_row_sums
 from shorthaul.tensors.kernels.plain_rows import Reduction
@@ -162,6 +163,8 @@ def scatter(rows: StoredRows, ids: torch.Tensor, values: torch.Tensor) -> None:
             f"{rows.values.dtype} of shape {shape}, and the table not quantized",
             f"{values.dtype} of shape {tuple(values.shape)}",
         )
+    if not can_write(rows.values):
+        raise ReadOnlyTensorError("scatter_", "read-only memory")
     values = held_values(values.detach(), "rows that are written")
     if not has_kernels(rows):
         plain_rows.scatter(rows, plain_ids(ids, rows.rows), values)

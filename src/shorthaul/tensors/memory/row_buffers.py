@@ -21,6 +21,7 @@ from shorthaul.errors import (
 )
 from shorthaul.settings import settings
 from shorthaul.storage import BufferPool
+from shorthaul.storage.protection import can_write
 
 SMALLEST_POOLED_BYTES = 2**20  # below, the C library reuses its own memory as well
 
@@ -90,7 +91,7 @@ def take_apart(tensor: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
 
 def _require_writable(out: torch.Tensor) -> None:
     """Refuse memory that is not there, cannot be written or would not hold the values themselves."""
-    if getattr(out, "is_read_only", False):  # of a unified tensor
+    if getattr(out, "is_read_only", False) or not can_write(out):  # of a unified tensor; a map
         raise ReadOnlyTensorError("out=", "read-only memory")
     if out.is_conj() or out.is_neg() or out._is_zerotensor():
         raise RowArgumentError(
