@@ -110,14 +110,15 @@ def _compiled(work: Run, _: Path) -> Tensors:
         torch.compiler.reset()
 
 
-def _after_fork(work: Run, folder: Path) -> Tensors:
-    (torch.ones(400, 400, device="cpu") @ torch.ones(400, 400, device="cpu")).sum().item()
+def after_fork(work: Run, folder: Path) -> Tensors:
+    """In a forked child, which has none of the threads that its parent's pool has: to use them hangs."""
     answer = folder / "answer"
-    with warnings.catch_warnings():
+    with _threads(2), warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # forking with threads, which users do
+        torch.ones(1 << 17, device="cpu").sort()  # by both threads
         child = os.fork()
-    if child == 0:
-        _answer(work, answer)
+        if child == 0:
+            _answer(work, answer)
     stop = time.monotonic() + LONGEST_CHILD_SECONDS
     ended, status = os.waitpid(child, os.WNOHANG)
     while not ended and time.monotonic() < stop:
@@ -132,10 +133,19 @@ def _after_fork(work: Run, folder: Path) -> Tensors:
     return torch.load(io.BytesIO(answer.read_bytes()), weights_only=True)  # type: ignore[no-any-return]
 
 
+def _as_a_worker(work: Run, folder: Path) -> Tensors:
+    """After a fork, with one thread, as PyTorch's own products and backward passes need it there."""
+
+    def run() -> Tensors:
+        torch.set_num_threads(1)
+        return work()
+
+    return after_fork(run, folder)
+
+
 def _answer(work: Run, answer: Path) -> NoReturn:
     status = 1
     try:
-        torch.set_num_threads(1)  # as in the workers of a data loader
         found = {name: torch.as_tensor(each).clone() for name, each in work().items()}
         torch.save(found, answer)
         status = 0
@@ -158,7 +168,7 @@ SURROUNDINGS: dict[str, Surrounding] = {
     "one thread": _within(lambda: _threads(1)),
     "three threads": _within(lambda: _threads(3)),
     "a thread": _in_a_thread,
-    "after a fork": _after_fork,
+    "after a fork": _as_a_worker,
     "compiled": _compiled,
 }
 WITHOUT_GRADIENTS = ("inference mode", "no grad")

@@ -42,6 +42,7 @@ from shorthaul.graphs.index.indexes import PairIndex, RelationIndex, SourceIndex
 from shorthaul.graphs.known_graphs import remember_graph
 from shorthaul.graphs.relation import Relation
 from shorthaul.jit.outside_graphs import outside_graphs
+from shorthaul.jit.runtime import alone_after_fork
 
 # How graphs come in and go out: readers, saving and exchange enter their functions here, by name.
 DOORS: dict[str, Callable[..., Any]] = {}
@@ -86,6 +87,7 @@ class RelationalGraph:
 
     @classmethod
     @outside_graphs
+    @alone_after_fork
     def from_edges(
         cls,
         source: Any,
@@ -153,6 +155,7 @@ class RelationalGraph:
 
     @classmethod
     @outside_graphs
+    @alone_after_fork
     def from_typed_edges(
         cls,
         edges: Mapping[tuple[str, str, str], Any],
@@ -429,7 +432,7 @@ class RelationalGraph:
             # Tensors made in inference mode could not be saved for a backward pass later. There is no
             # lock: two threads build the same numbers, and one is kept.
             with torch.inference_mode(False):
-                made = kind(*build())
+                made = kind(*alone_after_fork(build)())
             found = self.indexes.setdefault(name, made)
         return found
 

@@ -33,6 +33,7 @@ from shorthaul.graphs.node_names import NodeNames
 from shorthaul.graphs.relation import Relation
 from shorthaul.graphs.saved_columns import SavedColumns, sum_up
 from shorthaul.jit.outside_graphs import outside_graphs
+from shorthaul.jit.runtime import alone_after_fork
 from shorthaul.tensors.save_features import save_features
 from shorthaul.tensors.unified_tensor import UnifiedTensor
 
@@ -51,6 +52,7 @@ _DTYPES = {"int32": torch.int32, "int64": torch.int64}
 
 
 @outside_graphs
+@alone_after_fork
 def save_graph(
     graph: RelationalGraph,
     folder: str | os.PathLike[str],
@@ -97,6 +99,7 @@ def save_graph(
 
 
 @outside_graphs
+@alone_after_fork
 def open_graph(folder: str | os.PathLike[str], *, in_memory: bool = False) -> RelationalGraph:
     """The graph in `folder`, its tensors on disk until they are asked for, or read now."""
     place = Path(folder)

@@ -31,6 +31,7 @@ from shorthaul.errors import TableFormatError, TableOpenError, UnifiedSourceErro
 from shorthaul.interrupts import deferred_interrupts
 from shorthaul.jit.held_values import held_values
 from shorthaul.jit.outside_graphs import outside_graphs
+from shorthaul.jit.runtime import alone_after_fork
 from shorthaul.settings import settings
 from shorthaul.storage import BufferPool, StorageEngine, Ticket, open_engine
 from shorthaul.storage.buffer_pool import Buffer
@@ -66,6 +67,7 @@ class SavedTable:
 
 
 @outside_graphs
+@alone_after_fork
 def save_features(
     path: str | os.PathLike[str],
     source: Any,

@@ -26,6 +26,7 @@ from shorthaul.graphs.databases.sqlite_tables import read_sqlite_tables
 from shorthaul.graphs.databases.tables import Table
 from shorthaul.graphs.graph import RelationalGraph
 from shorthaul.graphs.relation import Relation
+from shorthaul.jit.runtime import alone_after_fork
 from shorthaul.tensors import open as open_table
 
 _ROWS_AT_ONCE = 65_536
@@ -70,6 +71,7 @@ class DatabaseGraph:
         return torch.tensor([start + own[each] for each in listed], dtype=torch.int64, device="cpu")
 
 
+@alone_after_fork
 def from_tables(
     tables: Mapping[str, Table] | None = None,
     *,

@@ -22,7 +22,7 @@ from shorthaul.graphs.sampling.plain import mix
 from shorthaul.graphs.sampling.sampler import NeighborSampler
 from shorthaul.jit.launching.device_guard import with_number
 from shorthaul.jit.outside_graphs import outside_graphs
-from shorthaul.jit.runtime import kernel_threads, limited_threads
+from shorthaul.jit.runtime import alone_after_fork, kernel_threads, limited_threads
 from shorthaul.settings import settings
 from shorthaul.storage import NO_LIMIT_BYTES, BufferPool
 
@@ -72,6 +72,7 @@ class EpochSamples(torch.utils.data.Dataset[Drawn]):
             raise IndexError(f"there are {self._count:,} samples, numbered from 0; got {number:,}")
         return self.draw(number, 1)
 
+    @alone_after_fork
     def draw(self, number: int, threads: int) -> Drawn:
         """Sample number `number`, drawn by that many threads."""
         start = number * self._batch_size
@@ -109,6 +110,7 @@ class EpochLoader(ABC, Generic[Drawn, Batch]):
         """The batch of a sample, its rows gathered here and handed over on `device`."""
 
     @outside_graphs
+    @alone_after_fork
     def complete(self, sample: Drawn) -> Batch:
         """The batch of a sample: features and labels of what was drawn, gathered here.
 
@@ -144,6 +146,7 @@ class EpochLoader(ABC, Generic[Drawn, Batch]):
             )
         )
 
+    @alone_after_fork
     def samples(self, epoch: int | None = None) -> EpochSamples[Drawn]:
         """The samples of an epoch as a data set, for a `DataLoader` whose workers send ids only.
 
@@ -170,9 +173,10 @@ class EpochLoader(ABC, Generic[Drawn, Batch]):
     def _iterate(
         self, samples: EpochSamples[Drawn], device: torch.device | None
     ) -> Iterator[Batch]:
+        complete_alone = alone_after_fork(self._complete)
         if self.prefetch == 0:
             for number in range(len(samples)):
-                yield self._complete(samples.draw(number, kernel_threads()), device)
+                yield complete_alone(samples.draw(number, kernel_threads()), device)
             return
         can_look_ahead = any(each.looks_ahead for each in self._features.all_tables())
         # Next to a model that uses all cores, a few threads of our own are enough.
@@ -182,7 +186,7 @@ class EpochLoader(ABC, Generic[Drawn, Batch]):
 
         def make(sample: Drawn) -> Batch:
             with limited_threads(threads):
-                return self._complete(sample, device)
+                return complete_alone(sample, device)
 
         def complete(sample: Drawn) -> Any:
             return make(sample) if lane is None else lane.bring(make, sample)

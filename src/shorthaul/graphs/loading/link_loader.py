@@ -27,6 +27,7 @@ from shorthaul.graphs.sampling.negatives.negative_sampler import (
 )
 from shorthaul.graphs.sampling.sampler import NeighborSampler
 from shorthaul.jit.outside_graphs import outside_graphs
+from shorthaul.jit.runtime import alone_after_fork
 
 LEFT_OUT = (None, "edge", "edge_and_reverse")
 
@@ -85,6 +86,7 @@ class LinkLoader(EpochLoader[LinkSample, LinkBatch]):
     """
 
     @outside_graphs
+    @alone_after_fork
     def __init__(
         self,
         graph: RelationalGraph,

@@ -20,6 +20,7 @@ from shorthaul.graphs.sampling.candidates.rules import read_seed_times
 from shorthaul.graphs.sampling.fan_outs import FanOut
 from shorthaul.graphs.sampling.sampler import NeighborSampler
 from shorthaul.jit.outside_graphs import outside_graphs
+from shorthaul.jit.runtime import alone_after_fork
 from shorthaul.tensors.tables.table import RowTable
 
 
@@ -82,6 +83,7 @@ class MiniBatchLoader(EpochLoader[NeighborSample, MiniBatch]):
     """
 
     @outside_graphs
+    @alone_after_fork
     def __init__(
         self,
         graph: RelationalGraph,

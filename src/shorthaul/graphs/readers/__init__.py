@@ -21,6 +21,7 @@ from shorthaul.graphs.readers.triples import (
     read_triples,
 )
 from shorthaul.jit.outside_graphs import outside_graphs
+from shorthaul.jit.runtime import alone_after_fork
 
 READERS: dict[str, Callable[..., RelationalGraph]] = {
     "n_triples": read_n_triples,
@@ -33,6 +34,7 @@ READERS: dict[str, Callable[..., RelationalGraph]] = {
 
 
 @outside_graphs
+@alone_after_fork
 def read_graph(path: Any, format: str | None = None, **options: Any) -> RelationalGraph:
     """The graph at `path`, a file or folder, or a mapping of relations to files of pairs."""
     if isinstance(path, Mapping):

@@ -30,6 +30,7 @@ from shorthaul.graphs.sampling.plain_sample import Request, sample_plainly
 from shorthaul.graphs.sampling.streams import as_signed, choose_key, choose_threads, read_seed
 from shorthaul.jit import can_use_kernels
 from shorthaul.jit.outside_graphs import outside_graphs
+from shorthaul.jit.runtime import alone_after_fork
 from shorthaul.storage import NO_LIMIT_BYTES, BufferPool
 from shorthaul.tensors import UnifiedTensor
 
@@ -102,6 +103,7 @@ class NeighborSampler:
     """
 
     @outside_graphs
+    @alone_after_fork
     def __init__(
         self,
         graph: RelationalGraph,
@@ -153,6 +155,7 @@ class NeighborSampler:
         self._pool = BufferPool(NO_LIMIT_BYTES, why="sampled blocks")
 
     @outside_graphs
+    @alone_after_fork
     def sample(
         self,
         seeds: Any,

@@ -31,6 +31,7 @@ from shorthaul.graphs.sampling.negatives.true_edges import (
 from shorthaul.graphs.sampling.streams import as_signed, choose_key, choose_threads, read_seed
 from shorthaul.jit import can_use_kernels
 from shorthaul.jit.outside_graphs import outside_graphs
+from shorthaul.jit.runtime import alone_after_fork
 
 REPLACED = ("target", "source", "either", "both")
 AMONG = ("type", "relation")
@@ -109,6 +110,7 @@ class NegativeSampler:
     """
 
     @outside_graphs
+    @alone_after_fork
     def __init__(
         self,
         graph: RelationalGraph,
@@ -141,6 +143,7 @@ class NegativeSampler:
         self._numbers = itertools.count()
 
     @outside_graphs
+    @alone_after_fork
     def sample(
         self,
         sources: Any,
@@ -178,6 +181,8 @@ class NegativeSampler:
         one, other = (each.view(-1, count) for each in pairs)
         return NegativeEdges(one, other, asked.relations, number)
 
+    @outside_graphs
+    @alone_after_fork
     def sample_edges(self, edges: Any, **options: Any) -> NegativeEdges:
         """Negatives for edges of the graph.
 
