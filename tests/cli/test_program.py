@@ -24,6 +24,7 @@ VERBS = (
     "explain",
     "fit",
     "partition",
+    "report",
     "run",
     "tune",
 )

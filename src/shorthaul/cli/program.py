@@ -26,6 +26,7 @@ from shorthaul.cli.explain import explain
 from shorthaul.cli.parts.partition import partition
 from shorthaul.cli.probes.packages import find_version
 from shorthaul.cli.scripts.advise import advise, fit
+from shorthaul.cli.scripts.report import report
 from shorthaul.cli.scripts.run import run
 from shorthaul.cli.tune import tune
 from shorthaul.errors import ShorthaulError
@@ -94,7 +95,7 @@ def program(traceback: bool) -> None:
 
 
 for verb in (
-    run, advise, fit, partition, doctor, demo, bench, claims, explain, tune, cache, completion,
+    run, report, advise, fit, partition, doctor, demo, bench, claims, explain, tune, cache, completion,
 ):  # fmt: skip
     program.add_command(verb)
 

@@ -76,9 +76,13 @@ class ScriptReport:
         if rank:
             target = target.with_name(f"{target.stem}.rank{rank}{target.suffix}")
         if is_page(path):
-            target.write_text(format_page(asdict(self), self.describe()), encoding="utf-8")
+            self.write_page(target)
         else:
             target.write_text(json.dumps(asdict(self), indent=1) + "\n")
+
+    def write_page(self, target: Path) -> None:
+        """Write an HTML page, whatever the file is called."""
+        target.write_text(format_page(asdict(self), self.describe()), encoding="utf-8")
 
     def describe(self) -> str:
         """A line that sums up, then a line for each thing that was changed or left."""
