@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 
 from shorthaul.errors import CacheOwnershipError, CompileError
-from shorthaul.jit import CacheEntry, CppSource, KernelCache, Toolchain, find_toolchain
+from shorthaul.jit import CacheEntry, CppSource, KernelCache, Toolchain, find_toolchain, toolchain
 from shorthaul.jit.kernel_cache import REBUILDS, make_private_directory
 from shorthaul.jit.toolchain import Processor
 from shorthaul.meter import meter
@@ -421,6 +421,10 @@ def test_a_child_forked_during_a_compile_does_not_keep_the_lock(
     with ThreadPoolExecutor(1) as pool:
         built = pool.submit(cache.find_or_build, SCALE, compiler.toolchain)
         wait_for(asking)
+        while (
+            not toolchain._running
+        ):  # until then a child has what starting a process waits for, too
+            threading.Event().wait(0.005)
         with sleeping_child():  # has a copy of the lock's descriptor
             go.touch()
             entry = built.result()
