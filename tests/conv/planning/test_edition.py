@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import re
 from pathlib import Path
 
 import pytest
@@ -41,7 +42,21 @@ def test_python_and_headers_are_part_of_the_edition(monkeypatch: pytest.MonkeyPa
     assert kernel_edition.__wrapped__() == "noted"
     expected = {"methods/window.py", "methods/window_block.h", "layout/function.py"}
     assert {f"conv/{each}" for each in expected} | {"jit/include/parallel.h"} <= seen.keys()
-    assert not [each for each in seen if "execution" in each or "models" in each]
+    assert "conv/methods/gradients/weight.py" in seen
+    assert "-ffp-contract=fast" in seen["flags of the compiler"].split()
+    assert not [each for each in seen if re.search("execution|models|arguments", each)]
+
+
+def test_folders_are_read_to_the_bottom(tmp_path: Path) -> None:
+    deeper = tmp_path / "gradients" / "rows"
+    deeper.mkdir(parents=True)
+    (deeper / "sum.h").write_text("int x;")
+    (deeper / "notes.md").write_text("words")
+    (tmp_path / "window.py").write_text("x = 1")
+    assert dict(edition.read_texts(tmp_path, "conv/methods")) == {
+        "conv/methods/gradients/rows/sum.h": "int x;",
+        "conv/methods/window.py": "x = 1",
+    }
 
 
 def test_words_for_readers_are_no_part_of_the_edition() -> None:

@@ -11,17 +11,15 @@ from __future__ import annotations
 import functools
 import hashlib
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from importlib import resources
+from importlib.abc import Traversable
+
+from shorthaul.jit.toolchain import FLAGS
 
 # What decides a kernel's text, its blocks and its numbers; who runs it does not change how fast it is.
-FOLDERS = (
-    "conv/problem",
-    "conv/layout",
-    "conv/methods",
-    "conv/methods/gradients",
-    "jit/include",
-)
+FOLDERS = ("conv/problem", "conv/layout", "conv/methods", "jit/include")
+LEFT_OUT = ("conv/problem/arguments.py",)  # what callers may write
 
 
 def digest_texts(texts: Mapping[str, str]) -> str:
@@ -64,11 +62,20 @@ def strip_module(text: str) -> str:
 def kernel_edition() -> str:
     """The digest of all that decides what a convolution runs."""
     root = resources.files("shorthaul")
-    return digest_texts(
-        {
-            f"{folder}/{each.name}": each.read_text(encoding="utf-8")
-            for folder in FOLDERS
-            for each in root.joinpath(folder).iterdir()
-            if each.name.endswith((".py", ".h"))
-        }
-    )
+    texts = {
+        name: text
+        for folder in FOLDERS
+        for name, text in read_texts(root.joinpath(folder), folder)
+        if name not in LEFT_OUT
+    }
+    return digest_texts(texts | {"flags of the compiler": "\n".join(FLAGS)})
+
+
+def read_texts(folder: Traversable, name: str) -> Iterator[tuple[str, str]]:
+    """The modules and headers in a folder and below it, by path."""
+    for each in folder.iterdir():
+        path = f"{name}/{each.name}"
+        if each.is_dir():
+            yield from read_texts(each, path)
+        elif each.name.endswith((".py", ".h")):
+            yield path, each.read_text(encoding="utf-8")
