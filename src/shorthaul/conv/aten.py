@@ -80,7 +80,7 @@ def run_grad_input(
     is_trained: bool = False,  # noqa: ARG001 (nothing is packed)
 ) -> Tensor:
     """The gradient of the input whose spatial sizes are `input_sizes`."""
-    shape = (grad_output.shape[0], problem.in_channels, *_padded_sizes(problem, input_sizes))
+    shape = (grad_output.shape[0], problem.in_channels, *_image_sizes(problem, input_sizes))
     is_flat = _is_flat(problem, shape[2])
     gradient, unused, filters = _drop_depth(
         is_flat, grad_output, grad_output.new_empty(shape), weight.reshape(problem.weight_shape)
@@ -125,10 +125,10 @@ def unpad(problem: ConvProblem, gradient: Tensor, input_sizes: Triple) -> Tensor
         chosen = torch.tensor(index, device=gradient.device, dtype=torch.int64)
         shape = list(gradient.shape)
         shape[dimension] = input_sizes[dimension - 2]
-        kept = (chosen >= 0).nonzero().view(-1)
-        gradient = gradient.new_zeros(shape).index_add_(
-            dimension, chosen[kept], gradient.index_select(dimension, kept)
-        )
+        if min(index) < 0:  # zeros, which came from nowhere
+            kept = (chosen >= 0).nonzero().view(-1)
+            chosen, gradient = chosen[kept], gradient.index_select(dimension, kept)
+        gradient = gradient.new_zeros(shape).index_add_(dimension, chosen, gradient)
     return gradient
 
 
@@ -152,13 +152,9 @@ def pads_itself(problem: ConvProblem) -> bool:
     return problem.padding_mode == "zeros" and all(low == high for low, high in problem.padding)
 
 
-def _padded_sizes(problem: ConvProblem, input_sizes: Triple) -> Triple:
-    if pads_itself(problem):
-        return input_sizes
-    depth, height, width = (
-        size + low + high for size, (low, high) in zip(input_sizes, problem.padding, strict=True)
-    )
-    return depth, height, width
+def _image_sizes(problem: ConvProblem, input_sizes: Triple) -> Triple:
+    """Of what PyTorch's convolution is given: the input, or the padded copy."""
+    return input_sizes if pads_itself(problem) else problem.padded_sizes(input_sizes)
 
 
 def _is_flat(problem: ConvProblem, padded_depth: int) -> bool:

@@ -21,7 +21,13 @@ from torch import Tensor
 from shorthaul.conv import aten
 from shorthaul.conv.execution.fast_path import Written, learn_call, run_known
 from shorthaul.conv.execution.operators import convolution, find_problem, run_convolution
-from shorthaul.conv.problem import ACTIVATIONS, PADDING_MODES, ConvProblem, Triple
+from shorthaul.conv.problem import (
+    ACTIVATIONS,
+    KERNEL_DTYPES,
+    PADDING_MODES,
+    ConvProblem,
+    Triple,
+)
 from shorthaul.conv.problem.arguments import (
     Integers,
     Padding,
@@ -35,14 +41,20 @@ from shorthaul.conv.problem.arguments import (
     verify_same_kind,
     verify_weight,
 )
+from shorthaul.conv.problem.geometry import as_triple
 from shorthaul.conv.readiness import Needs, can_prepare, find_needs, has_kernels
 from shorthaul.errors import ConvolutionError
 from shorthaul.fallbacks import note_fallback
 from shorthaul.jit.compiling.loading import is_waited_for
-from shorthaul.jit.operators import are_ordinary, is_plain, is_traced, is_transformed, is_watched
+from shorthaul.jit.operators import (
+    are_ordinary,
+    is_plain,
+    is_pushed_forward,
+    is_traced,
+    is_transformed,
+    is_watched,
+)
 from shorthaul.storage.protection import can_write
-
-KERNEL_DTYPES = frozenset((torch.float32, torch.float64, torch.bfloat16, torch.float16))
 
 
 class Geometry(NamedTuple):
@@ -315,7 +327,7 @@ def problem_of(
     return find_problem(
         input.shape[-1 - dimensions],
         weight.shape[0],
-        _kernel(weight),
+        as_triple(weight.shape[2:]),
         *geometry,
         choose_layout(input, weight, dimensions),
         exact,
@@ -407,7 +419,7 @@ def _run_traced(
     A derivative needs the value before the activation, so the two are fused only where none is wanted;
     otherwise autograd sees the activation as a step of its own.
     """
-    is_differentiated = torch.is_grad_enabled() or torch.autograd.forward_ad._current_level >= 0
+    is_differentiated = torch.is_grad_enabled() or is_pushed_forward()
     fused = None if is_differentiated else activation
     output: Tensor = convolution(batch, weight, bias, *geometry, fused, residual)
     return output if fused == activation else aten.apply_activation(output, activation)
@@ -453,8 +465,3 @@ def _is_channels_last(tensor: Tensor) -> bool:
             return False
         least = strides[axis] * max(1, sizes[axis])
     return True
-
-
-def _kernel(weight: Tensor) -> Triple:
-    depth, height, width = (1,) * (5 - weight.dim()) + tuple(weight.shape[2:])
-    return depth, height, width

@@ -27,8 +27,7 @@ from shorthaul.conv.execution.plan import (
 from shorthaul.conv.layout.function import sum_dtype
 from shorthaul.conv.methods.gradients.bias import grad_bias_kernel
 from shorthaul.conv.planning.choice import Sizes
-from shorthaul.conv.problem import NO_PADDING, ConvProblem
-from shorthaul.conv.problem.geometry import as_triple
+from shorthaul.conv.problem import ConvProblem
 from shorthaul.errors import KernelPendingError
 from shorthaul.jit.compiling.loading import gather_pending, load_plans
 from shorthaul.jit.operators import needs_gradient
@@ -106,11 +105,8 @@ def list_plans(
     if needs.input:
         unpadded, padded = bare, sizes
         if problem.padding_mode != "zeros":  # what was repeated is added up in full precision
-            unpadded = replace(bare, padding=NO_PADDING, padding_mode="zeros", dtype=real)
-            padded = (sizes[0], *as_triple(
-                size + low + high
-                for size, (low, high) in zip(sizes[1:], problem.padding, strict=True)
-            ))  # fmt: skip
+            unpadded = bare.without_padding(real)
+            padded = (sizes[0], *problem.padded_sizes(sizes[1:]))
         plans.append(functools.partial(plan_grad_input, unpadded, padded, threads))
     if needs.weight:
         plans.append(functools.partial(plan_grad_weight, bare, sizes, threads))

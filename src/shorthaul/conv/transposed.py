@@ -11,12 +11,8 @@ import torch
 from torch import Tensor
 
 from shorthaul.conv.execution.operators import convolution_grad_input
-from shorthaul.conv.functional import (
-    KERNEL_DTYPES,
-    autocast,
-    choose_layout,
-)
-from shorthaul.conv.problem import Triple
+from shorthaul.conv.functional import autocast, choose_layout
+from shorthaul.conv.problem import KERNEL_DTYPES, Triple
 from shorthaul.conv.problem.arguments import (
     Integers,
     canonical_padding,

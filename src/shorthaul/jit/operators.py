@@ -39,6 +39,11 @@ Overload: TypeAlias = "torch._ops.OpOverload[..., Any]"
 _dispatch_keys: Any = torch._C._dispatch_keys
 _is_profiling: Any = torch._C._autograd._profiler_enabled
 
+# Whether a transform of `torch.func` is at work, and how many modes of the dispatcher are: PyTorch's own functions,
+# because small calls ask.
+is_functional: Callable[[], bool] = torch._C._are_functorch_transforms_active
+count_dispatch_modes: Callable[[], int] = torch._C._len_torch_dispatch_stack
+
 # What `torch.autograd.Function` itself stands on; it would look for transforms, of which there are none where
 # nothing watches.
 if TYPE_CHECKING:
@@ -59,6 +64,11 @@ _PLAIN_CPU = (
 def is_transformed() -> bool:
     """Whether `torch.func` or forward-mode differentiation is at work."""
     return torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0
+
+
+def is_pushed_forward() -> bool:
+    """Whether forward-mode differentiation is at work."""
+    return forward_ad._current_level >= 0
 
 
 def is_traced() -> bool:

@@ -17,6 +17,7 @@ from torch import nn
 
 from shorthaul.errors import LayerArgumentError
 from shorthaul.graphs import Block, RelationalGraph
+from shorthaul.jit.operators import count_dispatch_modes, is_functional
 from shorthaul.relational.backends import reference
 from shorthaul.relational.backends.choice import choose_backend
 from shorthaul.relational.compiler import Compilation, compile_program
@@ -250,7 +251,7 @@ class CompiledFunction:
         num_targets: int | None = None,
     ) -> Any:
         """Run on `graph`, whose targets are its first `num_targets` nodes."""
-        if torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack() > 0:
+        if torch.compiler.is_compiling() or count_dispatch_modes() > 0:
             return record_call(self, graph, tensors, training, num_targets)
         program = self.program if training else self.evaluation_program
         block = graph if isinstance(graph, Block) else None
@@ -269,7 +270,7 @@ class CompiledFunction:
         if torch.is_grad_enabled():
             needing = tuple(name for name, value in values.items() if value.requires_grad)
         backend = choose_backend(self.backend, topology.edge_ids.device)
-        if backend == "reference" or torch._C._are_functorch_transforms_active():
+        if backend == "reference" or is_functional():
             found = reference.run(program, topology, values, seed)
             results = tuple(found[name] for name, _ in program.outputs)
         else:

@@ -339,7 +339,7 @@ def test_packed_rows_without_padding_fit_their_workspace(
         output = torch.empty_strided(plan.out_shape, plan.out_strides)
         addresses = (each.data_ptr() for each in (image, packed, output, workspace))
         of_image, of_packed, of_output, of_workspace = addresses
-        plan.run(of_image, of_packed, None, None, of_output, of_workspace)
+        plan.run_at(of_image, of_packed, None, None, of_output, of_workspace)
         assert (workspace[plan.thread_bytes :] == 171).all()
         require_close(output, aten.run_forward(problem, image, weight))
 

@@ -82,7 +82,7 @@ def test_threads_leave_what_lies_between_their_workspaces_alone(problem: ConvPro
     packed = pack(plan.weights, plan.canonical, weight)
     addresses = (each.data_ptr() for each in (image, packed, output, workspace))
     of_image, of_packed, of_output, of_workspace = addresses
-    plan.run(of_image, of_packed, None, None, of_output, of_workspace)
+    plan.run_at(of_image, of_packed, None, None, of_output, of_workspace)
     of_threads = workspace.view(3, plan.thread_bytes + APART_BYTES)
     assert (of_threads[:, plan.thread_bytes :] == 171).all()
     assert (of_threads[:, : plan.thread_bytes] != 171).any(dim=1).all()

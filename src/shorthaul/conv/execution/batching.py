@@ -6,13 +6,12 @@ batch becomes a group of its own, which a grouped convolution keeps apart.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from torch import Tensor
 
-from shorthaul.conv.execution.operator_names import defined
-
-_GROUPS = 3  # position of `groups` among stride, padding, dilation, groups, ...
+from shorthaul.conv.execution.operator_names import Geometry, defined
 
 
 def batch_convolution(
@@ -63,7 +62,7 @@ def batch_grad_input(
         _into_channels(_front(grad_output, in_dims[0], size)),
         _front(weight, in_dims[1], size).flatten(0, 1),
         input_sizes,
-        *_grouped(list(geometry), size),
+        *_grouped(geometry, size),
     )
     return result.unflatten(1, (size, -1)), 1
 
@@ -82,7 +81,7 @@ def batch_grad_weight(
         _into_channels(_front(grad_output, in_dims[0], size)),
         _into_channels(_front(input, in_dims[1], size)),
         kernel,
-        *_grouped(list(geometry), size),
+        *_grouped(geometry, size),
     )
     return result.unflatten(0, (size, -1)), 0
 
@@ -107,5 +106,6 @@ def _into_channels(tensor: Tensor) -> Tensor:
     return tensor.movedim(0, 1).flatten(1, 2)
 
 
-def _grouped(geometry: list[Any], size: int) -> list[Any]:
-    return [*geometry[:_GROUPS], geometry[_GROUPS] * size, *geometry[_GROUPS + 1 :]]
+def _grouped(geometry: Sequence[Any], size: int) -> Geometry:
+    given = Geometry(*geometry)
+    return given._replace(groups=given.groups * size)

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 import torch
 
-from shorthaul.conv.aten import memory_format
+from shorthaul.conv.aten import memory_format, unpad
 from shorthaul.conv.execution.packing import (
     find_packed,
     find_packed_bias,
@@ -31,17 +31,14 @@ from shorthaul.conv.layout.function import sum_dtype
 from shorthaul.conv.layout.weights import packed_values
 from shorthaul.conv.methods.base import ConvSchedule
 from shorthaul.conv.methods.gradients.bias import BLOCK_PIXELS, grad_bias_kernel
-from shorthaul.conv.problem import NO_PADDING, ConvProblem, Triple, source_index
-from shorthaul.conv.problem.geometry import as_triple
+from shorthaul.conv.problem import KERNEL_DTYPES, ConvProblem, Triple
 from shorthaul.errors import ConvolutionError
 from shorthaul.jit.runtime import kernel_threads
-
-DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 
 
 def supports(problem: ConvProblem) -> str | None:
     """Why no generated kernel applies to `problem`; `None` where one does."""
-    if problem.dtype not in DTYPES:
+    if problem.dtype not in KERNEL_DTYPES:
         return f"{problem.dtype} has no generated kernel"
     if problem.in_channels == 0 or problem.out_channels == 0:
         return "a convolution without channels has nothing to generate"
@@ -92,14 +89,7 @@ def run_forward(
     else:
         packed = find_packed(layout, canonical, weight, weight_scale)
         packed_bias = None if bias is None else find_packed_bias(layout, bias)
-    plan.run(
-        input.data_ptr(),
-        packed.data_ptr(),
-        None if packed_bias is None else packed_bias.data_ptr(),
-        None if residual is None else residual.data_ptr(),
-        out.data_ptr(),
-        find_workspace(plan.workspace_bytes).data_ptr(),
-    )
+    plan.run(input, packed, packed_bias, residual, out)
     return out
 
 
@@ -138,15 +128,12 @@ def run_grad_input(
     """The gradient of the input, of spatial sizes `input_sizes`."""
     batch = grad_output.shape[0]
     if problem.padding_mode != "zeros":
-        padded = as_triple(
-            size + low + high
-            for size, (low, high) in zip(input_sizes, problem.padding, strict=True)
-        )
         # What was repeated is added up before it is rounded to 16 bits.
         real = sum_dtype(problem.dtype)
-        unpadded = replace(problem, padding=NO_PADDING, padding_mode="zeros", dtype=real)
+        unpadded, padded = problem.without_padding(real), problem.padded_sizes(input_sizes)
         whole = run_grad_input(unpadded, grad_output.to(real), weight.to(real), padded)
-        return _fold(problem, whole, input_sizes).to(problem.dtype)
+        folded = unpad(problem, whole, input_sizes).to(problem.dtype)
+        return folded.contiguous(memory_format=memory_format(problem))
     if not (grad_output.numel() and weight.numel()):
         return _make(problem, (batch, problem.in_channels, *input_sizes)).zero_()
     _require_dense("grad_output", grad_output, problem, grad_output.shape)
@@ -163,15 +150,7 @@ def run_grad_input(
         pack_phases() if is_trained else packed_weights.find(weight, planned.name, pack_phases)
     )
     for plan, packed in zip(planned.phases, of_phases, strict=True):
-        workspace = find_workspace(plan.workspace_bytes)
-        plan.run(
-            grad_output.data_ptr(),
-            packed.data_ptr(),
-            None,
-            None,
-            gradient.data_ptr(),
-            workspace.data_ptr(),
-        )
+        plan.run(grad_output, packed, None, None, gradient)
     return gradient
 
 
@@ -222,23 +201,3 @@ def run_grad_bias(grad_output: torch.Tensor) -> torch.Tensor:
     kernel = grad_bias_kernel(grad_output.dtype, channels_last)
     kernel.sum_channels(grad_output, partial, sums, images, plane)
     return sums if real == grad_output.dtype else sums.to(grad_output.dtype)
-
-
-def _fold(problem: ConvProblem, padded: torch.Tensor, sizes: Triple) -> torch.Tensor:
-    """Add the gradient of padding to the values that it was copied from."""
-    for dimension, (size, (low, high)) in enumerate(zip(sizes, problem.padding, strict=True)):
-        if low or high:
-            sources = [
-                source_index(position, size, problem.padding_mode)
-                for position in range(-low, size + high)
-            ]
-            shape = list(padded.shape)
-            shape[2 + dimension] = size
-            folded = padded.new_zeros(shape)
-            padded = folded.index_add_(
-                2 + dimension, torch.tensor(sources, dtype=torch.int64, device="cpu"), padded
-            )
-    layout = (
-        torch.channels_last_3d if problem.layout == "channels_last" else torch.contiguous_format
-    )
-    return padded.contiguous(memory_format=layout)

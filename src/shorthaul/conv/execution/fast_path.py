@@ -17,7 +17,7 @@ from torch import Tensor
 from shorthaul.conv import aten
 from shorthaul.conv.execution.backend import reason_for_aten
 from shorthaul.conv.execution.packing import find_packed, find_packed_bias, panel_kernel
-from shorthaul.conv.execution.plan import ConvPlan, find_workspace, keep, plan_forward, recall
+from shorthaul.conv.execution.plan import ConvPlan, keep, plan_forward, recall
 from shorthaul.conv.execution.training import TrainedCall, can_train, plan_training
 from shorthaul.conv.problem import ConvProblem
 from shorthaul.errors import KernelPendingError
@@ -53,14 +53,7 @@ class KnownCall(NamedTuple):
         )
         packed = find_packed(plan.weights, plan.canonical, weight)
         packed_bias = None if bias is None else find_packed_bias(plan.weights, bias)
-        plan.run(
-            input.data_ptr(),
-            packed.data_ptr(),
-            None if packed_bias is None else packed_bias.data_ptr(),
-            None,
-            output.data_ptr(),
-            find_workspace(plan.workspace_bytes).data_ptr(),
-        )
+        plan.run(input, packed, packed_bias, None, output)
         return output
 
 

@@ -31,15 +31,16 @@ from shorthaul.conv.execution.batching import (
     batch_grad_input,
     batch_grad_weight,
 )
-from shorthaul.conv.execution.operator_names import defined
+from shorthaul.conv.execution.operator_names import Geometry, defined
 from shorthaul.conv.execution.pushing import (
     push_convolution,
     push_grad_bias,
     push_grad_input,
     push_grad_weight,
 )
-from shorthaul.conv.problem import ConvProblem, Triple
+from shorthaul.conv.problem import KERNEL_DTYPES, ConvProblem, Triple
 from shorthaul.conv.problem.arguments import drop_dimensions, expand_dimensions
+from shorthaul.conv.problem.geometry import as_triple
 from shorthaul.errors import KernelPendingError
 from shorthaul.jit import can_use_kernels, define_operator
 
@@ -84,28 +85,20 @@ def find_problem(
     )
 
 
-def _triple(values: Any) -> Triple:
-    """The last three of `values`, ones where there are fewer; a weight may lack leading ones."""
-    given = tuple(int(each) for each in values)
-    depth, height, width = (1,) * (3 - len(given)) + given
-    return depth, height, width
-
-
 def _find(
-    in_channels: int, out_channels: int, kernel: Any, dtype: torch.dtype, geometry: tuple[Any, ...]
+    in_channels: int, out_channels: int, kernel: Any, dtype: torch.dtype, geometry: Geometry
 ) -> ConvProblem:
-    stride, padding, dilation, groups, padding_mode, layout, exact = geometry
     return find_problem(
         in_channels,
         out_channels,
-        _triple(kernel),
-        _triple(stride),
-        tuple(padding),
-        _triple(dilation),
-        groups,
-        padding_mode,
-        layout,
-        exact,
+        as_triple(kernel),
+        as_triple(geometry.stride),
+        tuple(geometry.padding),
+        as_triple(geometry.dilation),
+        geometry.groups,
+        geometry.padding_mode,
+        geometry.layout,
+        geometry.exact,
         dtype,
     )
 
@@ -124,8 +117,9 @@ def run_convolution(
     is_trained: bool = False,
 ) -> Tensor:
     """Forward by the best backend, without a gradient; see `Backend` for `is_trained`."""
-    problem.verify_input_sizes(_sizes(input))
-    sizes = problem.output_sizes(_sizes(input))
+    in_sizes = as_triple(input.shape[2:])
+    problem.verify_input_sizes(in_sizes)
+    sizes = problem.output_sizes(in_sizes)
     if out is None and (0 in input.shape or 0 in sizes or not problem.window_values):
         return _run_empty(problem, (len(input), problem.out_channels, *sizes), input, bias)
     dense = aten.memory_format(problem)
@@ -166,10 +160,10 @@ def _convolution(
     problem = find_problem(
         input.shape[1],
         weight.shape[0],
-        _triple(weight.shape[2:]),
-        _triple(stride),
+        as_triple(weight.shape[2:]),
+        as_triple(stride),
         tuple(padding),
-        _triple(dilation),
+        as_triple(dilation),
         groups,
         padding_mode,
         layout,
@@ -228,17 +222,17 @@ def _convolution_backward(ctx: Any, gradient: Tensor) -> tuple[Any, ...]:
 
 
 def _grad_input(grad_output: Tensor, weight: Tensor, input_sizes: Any, *geometry: Any) -> Tensor:
-    groups, layout = geometry[3], geometry[5]
-    channels = weight.shape[1] * groups
-    problem = _find(channels, weight.shape[0], weight.shape[2:], grad_output.dtype, tuple(geometry))
+    known = Geometry(*geometry)
+    channels = weight.shape[1] * known.groups
+    problem = _find(channels, weight.shape[0], weight.shape[2:], grad_output.dtype, known)
     shape = (grad_output.shape[0], channels, *input_sizes)
     if 0 in shape or 0 in grad_output.shape:
-        return _empty(grad_output, shape, layout).zero_()
+        return _empty(grad_output, shape, known.layout).zero_()
     dimensions = len(input_sizes)
     gradient = expand_dimensions(grad_output, dimensions)
     gradient = gradient.contiguous(memory_format=aten.memory_format(problem))
     of_images = choose_backend(problem, grad_output.device).run_grad_input(
-        problem, gradient, weight, _triple(input_sizes), is_trained=weight.requires_grad
+        problem, gradient, weight, as_triple(input_sizes), is_trained=weight.requires_grad
     )
     return _as_the_caller_has_it(of_images, dimensions)
 
@@ -246,10 +240,9 @@ def _grad_input(grad_output: Tensor, weight: Tensor, input_sizes: Any, *geometry
 def _fake_grad_input(
     grad_output: Tensor, weight: Tensor, input_sizes: Any, *geometry: Any
 ) -> Tensor:
-    groups, layout = geometry[3], geometry[5]
-    return _empty(
-        grad_output, (grad_output.shape[0], weight.shape[1] * groups, *input_sizes), layout
-    )
+    known = Geometry(*geometry)
+    shape = (grad_output.shape[0], weight.shape[1] * known.groups, *input_sizes)
+    return _empty(grad_output, shape, known.layout)
 
 
 def _save_for_grad_input(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:  # noqa: ARG001
@@ -271,11 +264,11 @@ def _grad_input_backward(ctx: Any, gradient: Tensor) -> tuple[Any, ...]:
 
 
 def _grad_weight(grad_output: Tensor, input: Tensor, kernel: Any, *geometry: Any) -> Tensor:
-    groups = geometry[3]
-    shape = (grad_output.shape[1], input.shape[1] // groups, *kernel)
+    known = Geometry(*geometry)
+    shape = (grad_output.shape[1], input.shape[1] // known.groups, *kernel)
     if 0 in grad_output.shape or 0 in input.shape:
         return input.new_zeros(shape)
-    problem = _find(input.shape[1], grad_output.shape[1], kernel, input.dtype, tuple(geometry))
+    problem = _find(input.shape[1], grad_output.shape[1], kernel, input.dtype, known)
     dense, dimensions = aten.memory_format(problem), input.dim() - 2
     gradient, images = (
         expand_dimensions(each, dimensions).contiguous(memory_format=dense)
@@ -286,7 +279,7 @@ def _grad_weight(grad_output: Tensor, input: Tensor, kernel: Any, *geometry: Any
 
 
 def _fake_grad_weight(grad_output: Tensor, input: Tensor, kernel: Any, *geometry: Any) -> Tensor:
-    groups = geometry[3]
+    groups = Geometry(*geometry).groups
     return input.new_empty((grad_output.shape[1], input.shape[1] // groups, *kernel))
 
 
@@ -311,7 +304,7 @@ def _grad_weight_backward(ctx: Any, gradient: Tensor) -> tuple[Any, ...]:
 def _grad_bias(grad_output: Tensor) -> Tensor:
     is_generated = (
         grad_output.device.type == "cpu"
-        and grad_output.dtype in kernels.DTYPES
+        and grad_output.dtype in KERNEL_DTYPES
         and can_use_kernels("convolution")
     )
     if 0 not in grad_output.shape and is_generated:
@@ -338,10 +331,6 @@ def _as_the_caller_has_it(images: Tensor, dimensions: int) -> Tensor:
         return images
     # To autograd no view: else nobody could write to what an operator returns, as activations in place do.
     return drop_dimensions(images, dimensions).detach()
-
-
-def _sizes(input: Tensor) -> Triple:
-    return input.shape[2], input.shape[3], input.shape[4]
 
 
 def _empty(like: Tensor, shape: tuple[Any, ...], layout: str) -> Tensor:

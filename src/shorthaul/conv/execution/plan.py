@@ -91,6 +91,26 @@ class ConvPlan:
 
     def run(
         self,
+        input: torch.Tensor,
+        weights: torch.Tensor,
+        bias: torch.Tensor | None,
+        residual: torch.Tensor | None,
+        output: torch.Tensor,
+    ) -> None:
+        """Run the kernel on dense tensors, with weights and a bias as it reads them."""
+        self.kernel.at(
+            input.data_ptr(),
+            weights.data_ptr(),
+            None if bias is None else bias.data_ptr(),
+            None if residual is None else residual.data_ptr(),
+            output.data_ptr(),
+            find_workspace(self.workspace_bytes).data_ptr(),
+            self._numbers_address,
+            self.threads,
+        )
+
+    def run_at(
+        self,
         input: int,
         weights: int,
         bias: int | None,
@@ -98,7 +118,7 @@ class ConvPlan:
         output: int,
         workspace: int,
     ) -> None:
-        """Run the kernel on addresses: of dense tensors, and of weights and a bias as it reads them."""
+        """The same on addresses, with weights and a bias that lie in the workspace."""
         self.kernel.at(
             input,
             weights,

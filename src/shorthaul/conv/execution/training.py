@@ -211,7 +211,7 @@ def _convolve(
             move, bias_panels = planned.move_bias, workspace + planned.bias_panels
             move.run.at(bias_address, bias_panels, *move.numbers, threads)
             bias_address = bias_panels
-    planned.plan.run(input.data_ptr(), panels, bias_address, None, output.data_ptr(), workspace)
+    planned.plan.run_at(input.data_ptr(), panels, bias_address, None, output.data_ptr(), workspace)
 
 
 def _sum_windows(planned: PlannedPass, input: Tensor, gradient: Tensor, sums: Tensor) -> None:

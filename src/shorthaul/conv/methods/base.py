@@ -55,8 +55,8 @@ class KernelPlan:
 
     task: WindowTask
     kernel: Hashable  # what decides its text; `Method.emit` writes it
-    # The kernel's own, by names: a thread's workspace in bytes, others, and where its pieces begin.
-    numbers: tuple[Any, ...]
+    # The kernel's own, a named tuple: first `thread_bytes`, a thread's workspace, and last `places`, of its pieces.
+    numbers: Any
     weights: WeightLayout
     has_constant_shape: bool  # whether the shape is part of the text, and no number
     stretches: int = 1  # sums of the weights' gradient that are made before they are added up
@@ -65,14 +65,13 @@ class KernelPlan:
     @property
     def thread_bytes(self) -> int:
         """Workspace that a thread uses."""
-        return int(self.numbers[0])
+        return int(self.numbers.thread_bytes)
 
     def all_numbers(self, apart_bytes: int) -> tuple[int, ...]:
         """As the kernel reads them, with so much between the workspaces of two threads."""
-        own, places = self.numbers[1:-1], self.numbers[-1]
+        *own, places = self.numbers._replace(thread_bytes=self.thread_bytes + apart_bytes)
         shape = () if self.has_constant_shape else self.task.shape.values()
-        step_bytes = self.thread_bytes + apart_bytes
-        return (step_bytes, *own, *self.task.size_values(), *shape, *places)
+        return (*own, *self.task.size_values(), *shape, *places)
 
 
 class Method:

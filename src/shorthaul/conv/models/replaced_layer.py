@@ -13,12 +13,12 @@ import torch
 from torch import Tensor
 
 from shorthaul.conv.aten import apply_activation, pads_itself
-from shorthaul.conv.functional import KERNEL_DTYPES, autocast, problem_of, read_geometry
+from shorthaul.conv.functional import autocast, problem_of, read_geometry
 from shorthaul.conv.models.fold import Fold
 from shorthaul.conv.planning.choice import choose_schedule, remembered_schedule
 from shorthaul.conv.planning.edition import kernel_edition
 from shorthaul.conv.planning.estimate import estimate
-from shorthaul.conv.problem import ConvProblem, Triple
+from shorthaul.conv.problem import KERNEL_DTYPES, ConvProblem, Triple
 from shorthaul.conv.problem.arguments import expand_dimensions
 from shorthaul.conv.readiness import Needs, can_prepare, find_needs, has_kernels
 from shorthaul.errors import TuningError

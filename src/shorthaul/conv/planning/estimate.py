@@ -112,9 +112,7 @@ def estimate(
     """
     problem.verify_input_sizes(sizes)
     threads = torch.get_num_threads() if threads is None else threads
-    depth, height, width = (
-        size + low + high for size, (low, high) in zip(sizes, problem.padding, strict=True)
-    )
+    depth, height, width = problem.padded_sizes(sizes)
     out_depth, out_height, out_width = problem.output_sizes(sizes)
     kernel_depth, kernel_height, kernel_width = problem.kernel
     value_bytes = problem.dtype.itemsize

@@ -2,6 +2,7 @@
 
 from shorthaul.conv.problem.problem import (
     ACTIVATIONS,
+    KERNEL_DTYPES,
     LAYOUTS,
     NO_PADDING,
     PADDING_MODES,
@@ -13,6 +14,7 @@ from shorthaul.conv.problem.problem import (
 
 __all__ = [
     "ACTIVATIONS",
+    "KERNEL_DTYPES",
     "LAYOUTS",
     "NO_PADDING",
     "PADDING_MODES",

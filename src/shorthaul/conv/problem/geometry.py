@@ -293,6 +293,11 @@ def _phases(problem: ConvProblem, dimension: int, size: int) -> list[_Phase]:
 
 
 def as_triple(values: Iterable[int]) -> Triple:
-    """Three values, as the type checker wants them."""
-    first, second, third = values
+    """Three values; leading ones where there are fewer, as in a weight of two dimensions.
+
+    >>> as_triple([3, 5])
+    (1, 3, 5)
+    """
+    given = tuple(values)
+    first, second, third = (1,) * (3 - len(given)) + given
     return first, second, third

@@ -11,7 +11,7 @@ Batch and image size are not part of it, so one kernel serves every size.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -23,6 +23,9 @@ Pair = tuple[int, int]
 PADDING_MODES = ("zeros", "reflect", "replicate", "circular", "symmetric")
 LAYOUTS = ("contiguous", "channels_last")
 ACTIVATIONS = ("relu", "relu6", "hardswish", "silu", "gelu", "sigmoid", "tanh")
+KERNEL_DTYPES = frozenset(
+    (torch.float32, torch.float64, torch.bfloat16, torch.float16)
+)  # the CPU's
 NO_PADDING: tuple[Pair, Pair, Pair] = ((0, 0), (0, 0), (0, 0))
 
 
@@ -96,11 +99,6 @@ class ConvProblem:
         return self.in_channels_per_group * depth * height * width
 
     @property
-    def is_depthwise(self) -> bool:
-        """Whether each output channel sees exactly one input channel of several."""
-        return self.groups > 1 and self.in_channels_per_group == 1
-
-    @property
     def weight_shape(self) -> tuple[int, int, int, int, int]:
         """Shape of the weight tensor."""
         return (self.out_channels, self.in_channels_per_group, *self.kernel)
@@ -114,6 +112,17 @@ class ConvProblem:
             )
         )
         return depth, height, width
+
+    def padded_sizes(self, input_sizes: Triple) -> Triple:
+        """Spatial sizes of the padded input."""
+        depth, height, width = (
+            size + low + high for size, (low, high) in zip(input_sizes, self.padding, strict=True)
+        )
+        return depth, height, width
+
+    def without_padding(self, dtype: torch.dtype) -> ConvProblem:
+        """The same convolution, in `dtype`, of images that are padded already."""
+        return replace(self, padding=NO_PADDING, padding_mode="zeros", dtype=dtype)
 
     def verify_input_sizes(self, input_sizes: Triple) -> None:
         """Raise `ConvolutionError` where the window or the padding does not fit the input."""

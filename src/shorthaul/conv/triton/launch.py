@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -17,6 +17,7 @@ from torch import Tensor
 from shorthaul.conv import aten
 from shorthaul.conv.layout.function import sum_dtype
 from shorthaul.conv.problem import NO_PADDING, PADDING_MODES, ConvProblem, Triple
+from shorthaul.conv.problem.geometry import as_triple
 from shorthaul.conv.triton.kernels import (
     forward_kernel,
     grad_input_kernel,
@@ -110,7 +111,7 @@ def run_forward(
     tile: Tile | None = None,
 ) -> Tensor:
     """activation(convolution + bias + residual) of 5-D tensors in any strides."""
-    sizes = _sizes(input)
+    sizes = as_triple(input.shape[2:])
     out_sizes = problem.output_sizes(sizes)
     wanted, input = out, _with_channels_last(input)
     out = _empty(input, (len(input), problem.out_channels, *out_sizes), problem.dtype, wanted)
@@ -158,13 +159,8 @@ def run_grad_input(
     padding then returns to where it came from, before anything is rounded to 16 bits.
     """
     if problem.padding_mode != "zeros" and problem.padding != NO_PADDING:
-        depth, height, width = (
-            size + low + high
-            for size, (low, high) in zip(input_sizes, problem.padding, strict=True)
-        )
-        unpadded = replace(problem, padding=NO_PADDING, padding_mode="zeros")
-        real = sum_dtype(problem.dtype)
-        whole = _grad_input(unpadded, grad_output, weight, (depth, height, width), tile, real)
+        unpadded, sizes = problem.without_padding(problem.dtype), problem.padded_sizes(input_sizes)
+        whole = _grad_input(unpadded, grad_output, weight, sizes, tile, sum_dtype(problem.dtype))
         return aten.unpad(problem, whole, input_sizes).to(problem.dtype)
     return _grad_input(problem, grad_output, weight, input_sizes, tile, problem.dtype)
 
@@ -192,7 +188,7 @@ def _grad_input(
         rows,
         *tiles,
         *input_sizes,
-        *_sizes(grad_output),
+        *as_triple(grad_output.shape[2:]),
         *result.stride(),
         *grad_output.stride(),
         **_constants(problem),
@@ -209,7 +205,7 @@ def run_grad_weight(
     """The gradient of the weight: parts of the pixels summed apart, then added in order."""
     grad_output, input = _with_channels_last(grad_output), _with_channels_last(input)
     groups, outputs = problem.groups, problem.out_channels_per_group
-    out_sizes = _sizes(grad_output)
+    out_sizes = as_triple(grad_output.shape[2:])
     pixels = len(input) * out_sizes[0] * out_sizes[1] * out_sizes[2]
     count = triton.cdiv(pixels, PIXELS_PER_PART)
     per_part = min(PIXELS_PER_PART, triton.next_power_of_2(pixels))
@@ -224,7 +220,7 @@ def run_grad_weight(
         parts,
         pixels,
         *tiles,
-        *_sizes(input),
+        *as_triple(input.shape[2:]),
         *out_sizes,
         groups,
         per_part,
@@ -284,10 +280,6 @@ def _tile_constants(tile: Tile) -> dict[str, int]:
         "num_warps": tile.warps,
         "num_stages": tile.stages,
     }
-
-
-def _sizes(tensor: Tensor) -> Triple:
-    return tensor.shape[2], tensor.shape[3], tensor.shape[4]
 
 
 def _with_channels_last(image: Tensor) -> Tensor:
