@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import multiprocessing
 import os
 import subprocess
 import sys
@@ -13,9 +14,12 @@ from pathlib import Path
 
 import pytest
 
+from shorthaul.errors import KernelPendingError
+from shorthaul.jit.compiling.loading import compiling, load_when_ready
 from shorthaul.jit.compiling.pool import NICENESS, CompilePool
 from shorthaul.jit.kernel_cache import KernelCache, make_private_directory
 from shorthaul.jit.toolchain import find_toolchain
+from shorthaul.settings import settings
 from tests.jit.gated_compiler import closed_gate, write_gated_compiler
 from tests.jit.sources import answer
 
@@ -254,3 +258,24 @@ def test_a_process_that_exits_stops_its_compilers(tmp_path: Path) -> None:
     assert running.stderr == ""
     assert len(started) <= 1
     assert alive == []
+
+
+def _ask_and_end(directory: Path) -> None:
+    with compiling("background"), contextlib.suppress(KernelPendingError):
+        load_when_ready(answer(0), "nothing")
+    while not (directory / "started").exists():
+        threading.Event().wait(0.005)
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_forked_worker_that_ends_stops_its_compilers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CXX", str(write_gated_compiler(tmp_path)))
+    with closed_gate(tmp_path), settings.override(cache_directory=tmp_path / "cache"):
+        worker = multiprocessing.get_context("fork").Process(target=_ask_and_end, args=(tmp_path,))
+        worker.start()
+        worker.join()
+        assert worker.exitcode == 0
+        (started,) = (tmp_path / "started").read_text().split()
+        assert not Path(f"/proc/{started}").exists()

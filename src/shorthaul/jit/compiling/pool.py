@@ -15,6 +15,7 @@ import contextlib
 import os
 import threading
 from collections.abc import Callable, Hashable
+from multiprocessing import util
 
 from shorthaul.interrupts import PATIENCE_SECONDS, PatientLock
 from shorthaul.jit.toolchain import stop_compilers
@@ -196,3 +197,5 @@ class CompilePool:
 compilers = CompilePool(lambda: settings.compilers)
 atexit.register(compilers.close)
 os.register_at_fork(after_in_child=compilers.start_afresh)
+# A worker of `multiprocessing` ends without what `atexit` has.
+util.register_after_fork(compilers, lambda pool: util.Finalize(pool, pool.close, exitpriority=0))
