@@ -32,14 +32,14 @@ ACTS = (
     Act(
         "rgcn",
         "shorthaul.cli.acts.relational",
-        "R-GCN trained as it is installed, and compiled",
+        "R-GCN trained by PyG or plain PyTorch, and compiled",
         ("plain", "shorthaul"),
         tolerance=5e-3,  # sums in another order, over the steps of a training
     ),
     Act(
         "rgat",
         "shorthaul.cli.acts.attention",
-        "RGAT trained as it is installed, and compiled",
+        "RGAT trained by PyG or plain PyTorch, and compiled",
         ("plain", "shorthaul"),
         tolerance=5e-3,
     ),

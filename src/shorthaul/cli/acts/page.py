@@ -46,10 +46,12 @@ def format_page(played: Sequence[Played]) -> str:
         }
         if lines:
             title = f"{each.act.name}: resident memory over time"
+            page.say(title.partition(": ")[2].capitalize() + ".", is_quiet=True)
             page.show_chart(draw_lines(lines, unit="MiB", title=title))
         seconds = {run.role: run.seconds for run in each.runs if run.step_seconds}
         if seconds:
             title = f"{each.act.name}: median time of a step"
+            page.say(title.partition(": ")[2].capitalize() + ".", is_quiet=True)
             page.show_chart(draw_bars(seconds, unit="seconds", title=title))
         rows = [
             [
