@@ -65,7 +65,7 @@ void* create(int64_t num_nodes) {
 void destroy(void* sampler) { delete static_cast<Sampler*>(sampler); }
 
 int64_t sample(void* sampler, const Id* pointers, const Id* sources, const Id* relations,
-               const Id* order, const int64_t* times, const double* cumulative,
+               const Id* order, const int64_t* times, const double* weights, const double* cumulative,
                const Id* seeds, const int64_t* seed_times, const Id* excluded, Id* seed_rows,
                const int64_t* fan_outs, const int64_t* fan_widths, int64_t* counts, int64_t strategy,
                int64_t replace, int64_t allows_equal, int64_t resample, int64_t disjoint, int64_t key,
@@ -73,7 +73,7 @@ int64_t sample(void* sampler, const Id* pointers, const Id* sources, const Id* r
                int64_t hops, int64_t fan_relations) {
   auto& made = *static_cast<Sampler*>(sampler);
   const shorthaul::Neighbors<Id> graph{
-      pointers, sources, relations, {order, times, cumulative, nullptr}, pointer_count - 1};
+      pointers, sources, relations, {order, times, weights, cumulative, nullptr}, pointer_count - 1};
   const shorthaul::Rule<Id> rule{static_cast<shorthaul::Strategy>(strategy), replace != 0,
                                  allows_equal != 0, seed_times, excluded, excluded_count};
   int64_t status;
@@ -114,13 +114,13 @@ void start_hop(void* sampler, int64_t hop, int64_t resample, int64_t* targets) {
 // The number of edges, or -1 when they are more than an id can count.
 int64_t draw_hop(void* sampler, int64_t hop, const Id* ends, const Id* relations,
                  const int64_t* row_starts, const Id* order, const int64_t* times,
-                 const double* cumulative, const Id* row_sources, const int64_t* seed_times,
+                 const double* weights, const double* cumulative, const Id* row_sources, const int64_t* seed_times,
                  const Id* excluded, const int64_t* fan_outs, int64_t fan_width, int64_t strategy,
                  int64_t replace, int64_t allows_equal, int64_t key, int64_t threads,
                  int64_t excluded_count) {
   auto& made = *static_cast<Sampler*>(sampler);
   const shorthaul::ReadRows<Id> rows{
-      ends, relations, row_starts, {order, times, cumulative, row_sources}};
+      ends, relations, row_starts, {order, times, weights, cumulative, row_sources}};
   const shorthaul::Rule<Id> rule{static_cast<shorthaul::Strategy>(strategy), replace != 0,
                                  allows_equal != 0, seed_times, excluded, excluded_count};
   try {
@@ -189,7 +189,7 @@ def emit_sampler(dtype: torch.dtype, *, is_hashed: bool) -> CppSource:
                 TensorArgument("pointers", dtype, ("pointer_count",)),
                 TensorArgument("sources", dtype, (None,)),
                 TensorArgument("relations", dtype, (None,), is_optional=True),
-                *_emit_columns(dtype)[:3],
+                *_emit_columns(dtype)[:4],
                 TensorArgument("seeds", dtype, ("seed_count",)),
                 TensorArgument("seed_times", torch.int64, (None,), is_optional=True),
                 TensorArgument("excluded", dtype, ("excluded_count",)),
@@ -245,6 +245,7 @@ def _emit_columns(dtype: torch.dtype) -> tuple[TensorArgument, ...]:
         for name, of in (
             ("order", dtype),
             ("times", torch.int64),
+            ("weights", torch.float64),
             ("cumulative", torch.float64),
             ("row_sources", dtype),
         )

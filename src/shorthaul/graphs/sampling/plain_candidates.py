@@ -11,6 +11,7 @@ import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from shorthaul.graphs.sampling.candidates.weights import add_up
 from shorthaul.graphs.sampling.plain import RandomStream, count_taken, draw
 
 _MOST_ATTEMPTS = 16
@@ -53,7 +54,6 @@ def take(
         ordered.sort(
             key=lambda each: (each.relation if by_relation else 0, each.time, each.position)
         )
-    sums = list(itertools.accumulate((each.weight for each in ordered), initial=0.0))
     taken: list[int] = []
     runs = itertools.groupby(
         range(len(ordered)), key=lambda at: ordered[at].relation if by_relation else 0
@@ -61,17 +61,16 @@ def take(
     for relation, members in runs:
         ranks = list(members)
         fan_out = fan[relation] if by_relation else fan[0]
+        sums = add_up([ordered[each].weight for each in ranks])
         if moment is not None:
             times = [ordered[each].time for each in ranks]
             side = bisect.bisect_right if choice.includes_equal else bisect.bisect_left
             ranks = ranks[: side(times, moment)]
         kept = [each for each in ranks if ordered[each].position not in choice.excluded]
-        weights = [sums[each + 1] - sums[each] for each in kept]
         if len(kept) < len(ranks):  # sums of their own
-            totals = list(itertools.accumulate(weights, initial=0.0))
-        else:
-            totals = [sums[each] for each in (*kept, kept[-1] + 1)] if kept else [0.0]
-        chosen = _choose(choice, [ordered[each] for each in kept], totals, fan_out, stream)
+            sums = add_up([ordered[each].weight for each in kept])
+        found = [ordered[each] for each in kept]
+        chosen = _choose(choice, found, sums[: len(kept)], fan_out, stream)
         positions = [ordered[kept[each]].position for each in chosen]
         is_drawn_again = choice.replace and fan_out >= 0
         taken += positions if is_drawn_again else sorted(positions)
@@ -81,7 +80,7 @@ def take(
 def _choose(
     choice: Choice,
     candidates: Sequence[Candidate],
-    totals: Sequence[float],
+    sums: Sequence[float],
     fan_out: int,
     stream: RandomStream,
 ) -> list[int]:
@@ -94,15 +93,19 @@ def _choose(
         numbers = [(choice.shared_number(each.source), at) for at, each in enumerate(candidates)]
         wanted = count_taken(count, fan_out, replace=False)
         return sorted(at for _, at in sorted(numbers)[:wanted])
-    return _choose_weighted(totals, fan_out, stream, replace=choice.replace)
+    weights = [each.weight for each in candidates]
+    return _choose_weighted(weights, sums, fan_out, stream, replace=choice.replace)
 
 
 def _choose_weighted(
-    totals: Sequence[float], fan_out: int, stream: RandomStream, *, replace: bool
+    weights: Sequence[float],
+    sums: Sequence[float],
+    fan_out: int,
+    stream: RandomStream,
+    *,
+    replace: bool,
 ) -> list[int]:
-    """In proportion to the weights, by the inverse of their running sums from `totals[0]` on."""
-    weights = [after - before for before, after in itertools.pairwise(totals)]
-    sums = [each - totals[0] for each in totals[1:]]
+    """In proportion to the weights, by the inverse of their running sums."""
     heavy = [at for at, weight in enumerate(weights) if weight > 0]
     total = sums[-1] if sums else 0.0
 
@@ -125,7 +128,8 @@ def _choose_weighted(
                 break
         else:
             left = [at for at in heavy if at not in chosen]
-            running = list(itertools.accumulate(weights[at] for at in left))
+            largest = max(weights[at] for at in left)
+            running = list(itertools.accumulate(weights[at] / largest for at in left))
             at = bisect.bisect_right(running, stream.fraction() * running[-1])
             chosen.append(left[min(at, len(left) - 1)])
     return chosen

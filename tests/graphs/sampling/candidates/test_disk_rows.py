@@ -12,7 +12,7 @@ def test_rows_in_any_order_with_their_relations() -> None:
     index = graph.by_target()
     nodes = torch.tensor([29, 4, 4, 0], dtype=torch.int32)
     ends, relations, row_starts, *others = read_rows(graph, Rule(), nodes, by_relation=True)
-    assert others == [None] * 4
+    assert others == [None] * 5
     assert relations is not None
     assert row_starts is not None
     for row, node in enumerate(nodes.tolist()):

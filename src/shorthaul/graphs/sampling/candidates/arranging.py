@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 import torch
 
+from shorthaul.graphs.sampling.candidates.weights import add_up
 from shorthaul.jit import (
     CppSource,
     DimensionArgument,
@@ -35,7 +36,8 @@ class Arranged(NamedTuple):
 
     order: torch.Tensor | None = None  # by time: how far into its row the candidate lies
     times: torch.Tensor | None = None  # int64, ascending within a run
-    cumulative: torch.Tensor | None = None  # float64: weights of the row up to here
+    weights: torch.Tensor | None = None  # float64
+    cumulative: torch.Tensor | None = None  # float64: weights of the run up to here, of any scale
 
 
 def arrange_rows(
@@ -49,8 +51,9 @@ def arrange_rows(
     """Rows `row_starts[r]` to `row_starts[r + 1]` by time, each run of `relations` by itself."""
     order = None if times is None else torch.empty(times.shape[0], dtype=dtype, device="cpu")
     sorted_times = None if times is None else torch.empty_like(times)
+    sorted_weights = None if weights is None else torch.empty_like(weights)
     cumulative = None if weights is None else torch.empty_like(weights)
-    arranged = Arranged(order, sorted_times, cumulative)
+    arranged = Arranged(order, sorted_times, sorted_weights, cumulative)
     if can_use_kernels("neighbor sampling"):
         _kernel(dtype).arrange(row_starts, relations, times, weights, *arranged)
     else:
@@ -68,19 +71,24 @@ def arrange_plainly(
     """The same in plain Python: where there is no compiler, and to compare with."""
     for begin, end in itertools.pairwise(row_starts.tolist()):
         ranks = list(range(end - begin))
+        runs = [0] * len(ranks) if relations is None else relations[begin:end].tolist()
         if times is not None and arranged.order is not None and arranged.times is not None:
-            runs = [0] * len(ranks) if relations is None else relations[begin:end].tolist()
             moments = times[begin:end].tolist()
             ranks.sort(key=lambda at: (runs[at], moments[at]))
             arranged.order[begin:end] = torch.tensor(
                 ranks, dtype=arranged.order.dtype, device="cpu"
             )
             arranged.times[begin:end] = times[begin:end][ranks]
-        if weights is not None and arranged.cumulative is not None:
-            sums = itertools.accumulate(weights[begin:end][ranks].tolist())
-            arranged.cumulative[begin:end] = torch.tensor(
-                list(sums), dtype=torch.float64, device="cpu"
-            )
+        if weights is not None and arranged.weights is not None:
+            assert arranged.cumulative is not None
+            arranged.weights[begin:end] = weights[begin:end][ranks]
+            own = zip(runs, arranged.weights[begin:end].tolist(), strict=True)
+            sums = [
+                each
+                for _, run in itertools.groupby(own, key=lambda pair: pair[0])
+                for each in add_up([weight for _, weight in run])
+            ]
+            arranged.cumulative[begin:end] = torch.tensor(sums, dtype=torch.float64, device="cpu")
 
 
 _TEXT = r"""
@@ -90,11 +98,12 @@ _TEXT = r"""
 using Id = INDEX_TYPE;
 
 void arrange(const int64_t* row_starts, const Id* relations, const int64_t* times, const double* weights,
-             Id* order, int64_t* sorted_times, double* cumulative, int64_t ends, int64_t threads) {
+             Id* order, int64_t* sorted_times, double* sorted_weights, double* cumulative,
+             int64_t ends, int64_t threads) {
   shorthaul::parallel_for(ends - 1, 64, threads, [&](int64_t begin, int64_t end) {
     for (int64_t row = begin; row < end; ++row) {
       shorthaul::arrange_row(relations, times, weights, row_starts[row], row_starts[row + 1], order,
-                             sorted_times, cumulative);
+                             sorted_times, sorted_weights, cumulative);
     }
   });
 }
@@ -117,6 +126,7 @@ def emit_arranging(dtype: torch.dtype) -> CppSource:
             optional("weights", torch.float64),
             optional("order", dtype, is_written=True),
             optional("sorted_times", torch.int64, is_written=True),
+            optional("sorted_weights", torch.float64, is_written=True),
             optional("cumulative", torch.float64, is_written=True),
             DimensionArgument("ends"),
             ThreadsArgument("threads"),

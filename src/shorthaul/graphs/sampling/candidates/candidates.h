@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "shorthaul/graphs/sampling/array.h"
+#include "shorthaul/graphs/sampling/candidates/weights.h"
 #include "shorthaul/graphs/sampling/draw.h"
 #include "shorthaul/graphs/sampling/random.h"
 
@@ -36,7 +37,8 @@ template <class Id>
 struct Columns {
   const Id* order;           // by time: how far into its row the candidate of a rank lies
   const int64_t* times;      // by rank, ascending within a run
-  const double* cumulative;  // by rank: the weights of a row so far, this one included
+  const double* weights;     // by rank
+  const double* cumulative;  // by rank: the weights of a run so far, this one included, of any scale
   const Id* sources;         // by place in the row
 };
 
@@ -136,30 +138,21 @@ class Candidates {
 
   // The running sums that weights are read from: those of the row, or new ones where some are left out.
   void weigh() {
-    const double* sums = columns_.cumulative + begin_;
-    base_ = begin_ > row_.local ? sums[-1] : 0.0;
-    sums_ = sums;
+    sums_ = columns_.cumulative + begin_;
     if (!is_listed_) return;
     double* own = scratch_.cumulative.reserve(count_ + 1);
-    double sum = 0.0;
-    for (int64_t rank = 0; rank < count_; ++rank) {
-      const int64_t at = original(rank);
-      sum += sums[at] - (at > 0 ? sums[at - 1] : base_);
-      own[rank] = sum;
-    }
-    base_ = 0.0;
+    add_up(count_, [&](int64_t rank) { return weight(rank); }, own);
     sums_ = own;
   }
-  double sum(int64_t rank) const { return sums_[rank] - base_; }
-  double total() const { return count_ > 0 ? sum(count_ - 1) : 0.0; }
-  double weight(int64_t rank) const { return sums_[rank] - (rank > 0 ? sums_[rank - 1] : base_); }
+  double total() const { return count_ > 0 ? sums_[count_ - 1] : 0.0; }
+  double weight(int64_t rank) const { return columns_.weights[begin_ + original(rank)]; }
 
   // The rank in whose share of the total `part` falls: inverse of the cumulative distribution.
   int64_t find(double part) const {
     int64_t low = 0, high = count_;
     while (low < high) {
       const int64_t middle = low + (high - low) / 2;
-      if (sum(middle) > part) high = middle; else low = middle + 1;
+      if (sums_[middle] > part) high = middle; else low = middle + 1;
     }
     while (low == count_ || !(weight(low) > 0)) --low;
     return low;
@@ -203,9 +196,13 @@ class Candidates {
   }
 
   int64_t find_left(RandomStream& random) {
-    double left = 0.0;
+    // As parts of the largest: those left may be too small to be seen beside what was taken.
+    double largest = 0.0, left = 0.0;
     for (int64_t rank = 0; rank < count_; ++rank) {
-      if (!scratch_.marks.has(rank)) left += weight(rank);
+      if (!scratch_.marks.has(rank)) largest = std::max(largest, weight(rank));
+    }
+    for (int64_t rank = 0; rank < count_; ++rank) {
+      if (!scratch_.marks.has(rank)) left += weight(rank) / largest;
     }
     const double part = random.fraction() * left;
     double sum = 0.0;
@@ -214,7 +211,7 @@ class Candidates {
       const double own = weight(rank);
       if (!(own > 0) || scratch_.marks.has(rank)) continue;
       last = rank;
-      sum += own;
+      sum += own / largest;
       if (sum > part) break;
     }
     return last;
@@ -243,7 +240,6 @@ class Candidates {
   int64_t begin_, count_;
   bool is_listed_ = false;
   const double* sums_ = nullptr;
-  double base_ = 0.0;
 };
 
 }  // namespace shorthaul

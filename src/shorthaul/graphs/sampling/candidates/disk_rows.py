@@ -27,6 +27,7 @@ class HopRows(NamedTuple):
     row_starts: torch.Tensor | None  # (T + 1,) where each row's part of the others begins
     order: torch.Tensor | None = None
     times: torch.Tensor | None = None
+    weights: torch.Tensor | None = None
     cumulative: torch.Tensor | None = None
     sources: torch.Tensor | None = None
 

@@ -87,16 +87,16 @@ void check(POSITIVES, const int64_t* asked, const Id* pair_sources, const Id* pa
 """
 
 _POSITIVES = """const Id* sources, const Id* targets, const Id* relations, const int64_t* moments,
-    const Id* source_nodes, const int64_t* source_times, const double* source_cumulative,
-    const int64_t* source_begins, const int64_t* source_ends,
-    const Id* target_nodes, const int64_t* target_times, const double* target_cumulative,
-    const int64_t* target_begins, const int64_t* target_ends,
+    const Id* source_nodes, const int64_t* source_times, const double* source_weights,
+    const double* source_cumulative, const int64_t* source_begins, const int64_t* source_ends,
+    const Id* target_nodes, const int64_t* target_times, const double* target_weights,
+    const double* target_cumulative, const int64_t* target_begins, const int64_t* target_ends,
     int64_t replaced, int64_t allows_loops, int64_t allows_equal, int64_t avoids, int64_t count,
     int64_t key"""
 _MAKE_POSITIVES = """shorthaul::Positives<Id>{
       sources, targets, relations, moments,
-      {source_nodes, source_times, source_cumulative, source_begins, source_ends},
-      {target_nodes, target_times, target_cumulative, target_begins, target_ends},
+      {source_nodes, source_times, source_weights, source_cumulative, source_begins, source_ends},
+      {target_nodes, target_times, target_weights, target_cumulative, target_begins, target_ends},
       replaced, allows_loops, allows_equal, avoids, count, static_cast<uint64_t>(key)}"""
 
 
@@ -168,6 +168,7 @@ def _emit_positives(dtype: torch.dtype) -> tuple[TensorArgument | NumberArgument
         return (
             tensor(f"{end}_nodes", dtype),
             tensor(f"{end}_times", torch.int64),
+            tensor(f"{end}_weights", torch.float64),
             tensor(f"{end}_cumulative", torch.float64),
             tensor(f"{end}_begins", torch.int64, is_optional=False),
             tensor(f"{end}_ends", torch.int64, is_optional=False),

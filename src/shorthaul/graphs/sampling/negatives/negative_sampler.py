@@ -433,7 +433,7 @@ def _list_pool(pool: Pool, ranges: tuple[torch.Tensor, torch.Tensor]) -> PlainPo
     nodes: Sequence[int] = range(pool.graph.num_nodes)
     listed = [None if each is None else each.tolist() for each in pool.entries]
     both = list(zip(*(each.tolist() for each in ranges), strict=True))
-    return PlainPool(listed[0] or nodes, listed[1], listed[2], both)
+    return PlainPool(listed[0] or nodes, listed[1], listed[2], listed[3], both)
 
 
 def _read_choice(name: str, given: Any, known: Sequence[str]) -> str:

@@ -19,7 +19,8 @@ template <class Id>
 struct Pool {
   const Id* nodes;           // null where entry n is node n
   const int64_t* times;      // ascending in each range; null where all have always been there
-  const double* cumulative;  // weights added up, anew in each range; null where all weigh the same
+  const double* weights;     // null where all weigh the same
+  const double* cumulative;  // weights added up, anew in each range, of any scale
   const int64_t* begins;
   const int64_t* ends;
 
@@ -33,10 +34,7 @@ struct Pool {
                                         : std::lower_bound(times + begin, times + end, moment);
     return found - times;
   }
-  double weight(int64_t at, int64_t begin) const {
-    if (cumulative == nullptr) return 1.0;
-    return at == begin ? cumulative[at] : cumulative[at] - cumulative[at - 1];
-  }
+  double weight(int64_t at) const { return weights == nullptr ? 1.0 : weights[at]; }
   // The entry, or -1 where nothing can be drawn.
   int64_t draw(RandomStream& random, int64_t begin, int64_t end) const {
     if (begin >= end) return -1;
@@ -45,7 +43,7 @@ struct Pool {
     if (!(total > 0)) return -1;
     const double part = random.fraction() * total;
     int64_t at = std::upper_bound(cumulative + begin, cumulative + end, part) - cumulative;
-    while (at == end || !(weight(at, begin) > 0)) --at;
+    while (at == end || !(weight(at) > 0)) --at;
     return at;
   }
 };
@@ -124,15 +122,15 @@ struct Positives {
   // Looks at every pair there is, for those that chance did not find: false where there is none.
   bool choose_among_all(const TrueEdges<Id>& edges, int64_t n, int64_t attempt, Id& source,
                         Id& target) const {
-    double total = 0.0;
-    for_all(edges, n, [&](double weight, Id, Id) {
+    Product total = 0.0;
+    for_all(edges, n, [&](Product weight, Id, Id) {
       total += weight;
       return false;
     });
     if (!(total > 0)) return false;
-    const double part = RandomStream(attempt_key(attempt), n).fraction() * total;
-    double sum = 0.0;
-    for_all(edges, n, [&](double weight, Id one, Id other) {
+    const Product part = RandomStream(attempt_key(attempt), n).fraction() * total;
+    Product sum = 0.0;
+    for_all(edges, n, [&](Product weight, Id one, Id other) {
       if (!(weight > 0)) return false;
       sum += weight;
       source = one;
@@ -143,6 +141,9 @@ struct Positives {
   }
 
  private:
+  // Wide enough for a product of any two weights.
+  using Product = long double;
+
   // Calls body(weight, source, target) for each allowed pair, until it returns true.
   template <class Body>
   void for_all(const TrueEdges<Id>& edges, int64_t n, const Body& body) const {
@@ -154,11 +155,11 @@ struct Positives {
     const int64_t last_source = of_source ? source_pool.end(p, moments, allows_equal != 0) : 1;
     for (int64_t t = first_target; t < last_target; ++t) {
       const Id target = of_target ? target_pool.node(t) : targets[p];
-      const double weight = of_target ? target_pool.weight(t, first_target) : 1.0;
+      const Product weight = of_target ? target_pool.weight(t) : 1.0;
       for (int64_t s = first_source; s < last_source; ++s) {
         const Id source = of_source ? source_pool.node(s) : sources[p];
         if (!allows(edges, p, source, target)) continue;
-        const double both = of_source ? weight * source_pool.weight(s, first_source) : weight;
+        const Product both = of_source ? weight * source_pool.weight(s) : weight;
         if (body(both, source, target)) return;
       }
     }

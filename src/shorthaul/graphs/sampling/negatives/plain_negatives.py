@@ -10,6 +10,8 @@ import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from shorthaul.graphs.sampling.plain import GOLDEN, RandomStream, mix
 
 _MASK = 2**64 - 1
@@ -22,6 +24,7 @@ class PlainPool:
 
     nodes: Sequence[int]
     times: Sequence[int] | None
+    weights: Sequence[float] | None
     cumulative: Sequence[float] | None
     ranges: Sequence[tuple[int, int]]  # for each positive
 
@@ -33,11 +36,9 @@ class PlainPool:
             end = begin + find(self.times[begin:end], moment)
         return range(begin, end)
 
-    def weight(self, at: int, begin: int) -> float:
+    def weight(self, at: int) -> float:
         """How likely an entry is."""
-        if self.cumulative is None:
-            return 1.0
-        return self.cumulative[at] - (self.cumulative[at - 1] if at > begin else 0.0)
+        return 1.0 if self.weights is None else self.weights[at]
 
     def draw(self, stream: RandomStream, members: range) -> int | None:
         """An entry; None where there is none to draw."""
@@ -49,7 +50,7 @@ class PlainPool:
         if not sums[-1] > 0:
             return None
         at = members.start + bisect.bisect_right(sums, stream.fraction() * sums[-1])
-        while at == members.stop or not self.weight(at, members.start) > 0:
+        while at == members.stop or not self.weight(at) > 0:
             at -= 1
         return at
 
@@ -108,13 +109,14 @@ def _draw(request: PlainRequest, n: int, attempts: int) -> tuple[int, int] | Non
         if is_allowed(one, other):
             return one, other
 
-    def list_end(which: int, kept: int, *, is_taken: bool) -> Iterator[tuple[float, int]]:
+    # As the kernel's long double: wide enough for a product of any two weights.
+    def list_end(which: int, kept: int, *, is_taken: bool) -> Iterator[tuple[np.longdouble, int]]:
         if not is_taken:
-            yield 1.0, kept
+            yield np.longdouble(1.0), kept
             return
         pool = request.pools[which]
         for at in members[which]:
-            yield pool.weight(at, members[which].start), pool.nodes[at]
+            yield np.longdouble(pool.weight(at)), pool.nodes[at]
 
     allowed = [
         (heavy * weight, (one, other))
@@ -122,7 +124,7 @@ def _draw(request: PlainRequest, n: int, attempts: int) -> tuple[int, int] | Non
         for weight, one in list_end(0, source, is_taken=takes_source)
         if is_allowed(one, other) and heavy * weight > 0
     ]
-    total = 0.0
+    total = np.longdouble(0.0)
     for weight, _ in allowed:
         total += weight
     part = RandomStream(_attempt_key(request.key, attempts), n).fraction() * total

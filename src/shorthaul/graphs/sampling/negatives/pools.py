@@ -25,7 +25,8 @@ class Entries(NamedTuple):
 
     nodes: torch.Tensor | None = None  # None where entry n is node n
     times: torch.Tensor | None = None  # int64, ascending in each range
-    cumulative: torch.Tensor | None = None  # float64, added up anew in each range
+    weights: torch.Tensor | None = None  # float64
+    cumulative: torch.Tensor | None = None  # float64, added up anew in each range, of any scale
 
 
 @dataclass(frozen=True, eq=False)
@@ -110,13 +111,21 @@ class Pool:
         return Entries(
             nodes[order].contiguous(),
             None if times is None else times[order],
-            None if weights is None else _add_up(self._keys, weights[order]),
+            *((None, None) if weights is None else _add_up(self._keys, weights[order])),
         )
 
     def _weigh(self, nodes: torch.Tensor, degrees: torch.Tensor) -> torch.Tensor | None:
         if self.rule.weights is not None:
             return numbers_at(self.rule.weights, nodes).double()
-        return None if self.rule.exponent == 0 else degrees.double() ** self.rule.exponent
+        if self.rule.exponent == 0:
+            return None
+        weights = degrees.double() ** self.rule.exponent
+        if not bool(torch.isfinite(weights).all()):
+            raise SamplingError(
+                f"a node of degree {int(degrees.max()):,} weighs more than float64 can count with "
+                f"exponent={self.rule.exponent:g}; 0.75 is usual."
+            )
+        return weights
 
 
 def read_weights(weights: torch.Tensor) -> torch.Tensor:
@@ -132,13 +141,12 @@ def read_weights(weights: torch.Tensor) -> torch.Tensor:
     return values
 
 
-def _add_up(keys: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
-    """The weights up to each entry, anew where the key changes."""
+def _add_up(keys: torch.Tensor, weights: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """The weights, and those up to each entry, anew where the key changes."""
     counts = torch.unique_consecutive(keys, return_counts=True)[1]
     starts = torch.zeros(counts.shape[0] + 1, dtype=torch.int64, device="cpu")
     torch.cumsum(counts, 0, out=starts[1:])
-    cumulative = arrange_rows(starts, torch.int64, weights=weights.contiguous()).cumulative
-    assert cumulative is not None
-    if not bool(torch.isfinite(cumulative).all()):
-        raise SamplingError("the weights of nodes add up to more than float64 can count.")
-    return cumulative
+    arranged = arrange_rows(starts, torch.int64, weights=weights.contiguous())
+    assert arranged.weights is not None
+    assert arranged.cumulative is not None
+    return arranged.weights, arranged.cumulative
