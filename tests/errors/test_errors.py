@@ -58,6 +58,7 @@ from shorthaul.errors import (
     RowArgumentError,
     RowIndexError,
     RowReadError,
+    ScratchDirectoryError,
     SecondDerivativeError,
     SeedRangeError,
     SettingError,
@@ -188,6 +189,12 @@ GOLDEN: dict[ShorthaulError, str] = {
     TemporaryFileSystemError(Path("/dev/shm"), "tmpfs"): (
         "/dev/shm is a tmpfs: what is written there stays in memory.\n"
         "  Give a directory on a disk, set SHORTHAUL_SCRATCH, or pass `allow_memory=True`."
+    ),
+    ScratchDirectoryError(Path("/none/scratch")): (
+        "the scratch directory /none/scratch does not exist.\n"
+        "  Make it first (mkdir -p), or give another one on a disk with room for activations: "
+        "`directory=`\n  or SHORTHAUL_SCRATCH. It is not made here: a path that is misspelled, or a "
+        "disk that is not mounted,\n  would fill another disk."
     ),
     SpoolFullError(
         Path("/scratch"), 2**30, used_bytes=2**32, free_bytes=2**29, reserve_bytes=2**26

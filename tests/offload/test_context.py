@@ -13,7 +13,12 @@ import torch.nn.functional as F  # noqa: N812
 from torch import nn
 
 import shorthaul as sh
-from shorthaul.errors import InPlaceChangeError, OffloadBudgetError, TemporaryFileSystemError
+from shorthaul.errors import (
+    InPlaceChangeError,
+    OffloadBudgetError,
+    ScratchDirectoryError,
+    TemporaryFileSystemError,
+)
 from shorthaul.offload.saved.identity import StorageReference
 from tests.offload.cases import (
     CASES,
@@ -495,3 +500,15 @@ def test_nested_tensors_pass_through(layout, tmp_path):
         return torch.nested.to_padded_tensor(F.gelu(nested) * nested, 0.0).square().sum()
 
     require_bit_equal(tmp_path, [x], step)
+
+
+@pytest.mark.parametrize("kind", ["missing", "file", "under a file"])
+def test_a_scratch_directory_that_is_none_is_named(tmp_path, kind):
+    (tmp_path / "file").touch()
+    given = {"missing": "no/scratch", "file": "file", "under a file": "file/x"}[kind]
+    what = "is no directory" if kind == "file" else "does not exist"
+    with pytest.raises(ScratchDirectoryError, match=what) as caught:
+        sh.offload_activations([tmp_path, tmp_path / given])
+    assert isinstance(caught.value, OSError)
+    assert caught.value.filename == str(tmp_path / given)
+    assert not (tmp_path / "no").exists()

@@ -49,6 +49,7 @@ from shorthaul.errors.offload import (
     OffloadBudgetError,
     PlanError,
     ProcessMemoryError,
+    ScratchDirectoryError,
     SpoolFullError,
     TemporaryFileSystemError,
 )
@@ -162,6 +163,7 @@ __all__ = [
     "RowIndexError",
     "RowReadError",
     "SamplingError",
+    "ScratchDirectoryError",
     "SecondDerivativeError",
     "SeedRangeError",
     "SettingError",

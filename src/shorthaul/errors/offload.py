@@ -21,6 +21,24 @@ class TemporaryFileSystemError(ShorthaulError, ValueError):
         )
 
 
+class ScratchDirectoryError(ShorthaulError, FileNotFoundError, NotADirectoryError):
+    """The scratch directory does not exist, or is no directory."""
+
+    def __init__(self, directory: Path) -> None:
+        is_there = directory.exists()
+        self.message = (
+            f"the scratch directory {directory} {'is no directory' if is_there else 'does not exist'}.\n"
+            "  Make it first (mkdir -p), or give another one on a disk with room for activations: "
+            "`directory=`\n  or SHORTHAUL_SCRATCH. It is not made here: a path that is misspelled, or a "
+            "disk that is not mounted,\n  would fill another disk."
+        )
+        code = errno_codes.ENOTDIR if is_there else errno_codes.ENOENT
+        super().__init__(code, self.message, os.fspath(directory))
+
+    def __str__(self) -> str:
+        return self.message
+
+
 class SpoolFullError(ShorthaulError, OSError):
     """The scratch directory has no room for the activations of a step."""
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from shorthaul.errors import CudaUnavailableError
+from shorthaul.errors import CudaUnavailableError, ScratchDirectoryError
 from shorthaul.fallbacks import note_fallback
 from shorthaul.offload.codecs.compression import choose_codec
 from shorthaul.offload.context import ActivationOffload
@@ -159,6 +159,9 @@ def _list_directories(directory: Directories | None) -> list[str | os.PathLike[s
             "directory must be a directory or several, got an empty list; leave it out for the "
             "scratch setting"
         )
+    for each in given:
+        if not Path(each).is_dir():
+            raise ScratchDirectoryError(Path(each))
     return given
 
 
