@@ -161,3 +161,21 @@ def test_an_exception_in_a_call_leaves_no_hook_on(accelerate, tmp_path) -> None:
     assert handle.report().counts.offloaded > 0
     handle.remove()
     require_plain(accelerator, model)
+
+
+@pytest.mark.parametrize("first_ends_first", [True, False])
+def test_two_on_one_accelerator_end_in_any_order(accelerate, tmp_path, first_ends_first) -> None:
+    accelerator = accelerate.Accelerator(cpu=True)
+    first, second = (make_hook(tmp_path)(accelerator) for _ in range(2))
+    earlier, later = (first, second) if first_ends_first else (second, first)
+    earlier.remove()
+    assert "prepare" in vars(accelerator)  # the one that goes on
+    model = accelerator.prepare(make_model())
+    accelerator.backward(model(torch.randn(64, 64)).sum())
+    assert later.report().counts.offloaded > 0
+    assert earlier.report() is None
+    later.remove()
+    assert not model._forward_hooks
+    again = accelerator.prepare(make_model())
+    assert not again._forward_hooks
+    accelerator.end_training()

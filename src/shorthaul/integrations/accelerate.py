@@ -61,6 +61,8 @@ class PreparedOffload(OffloadedTraining):
         self._optimizers: list[Any] = []
         self._undo: list[Callable[[], None]] = []
         self._entered: list[Any] = []
+        self._ours: dict[str, Callable[..., Any]] = {}
+        self._before: dict[str, Any] = {}  # what the accelerator itself had under these names
 
     def watch(self) -> None:
         """Put our methods before the accelerator's own."""
@@ -70,8 +72,9 @@ class PreparedOffload(OffloadedTraining):
 
         def prepare_and_watch(*objects: Any, **kwargs: Any) -> Any:
             prepared = prepare(*objects, **kwargs)
-            for each in prepared if isinstance(prepared, tuple) else (prepared,):
-                self._note(each)
+            if self._ours:  # another one, made later, calls us also after our end
+                for each in prepared if isinstance(prepared, tuple) else (prepared,):
+                    self._note(each)
             return prepared
 
         def explained_backward(*args: Any, **kwargs: Any) -> Any:
@@ -96,20 +99,28 @@ class PreparedOffload(OffloadedTraining):
             end_and_free_memory,
             end_both,
         )
-        for name, method in zip(_METHODS, replaced, strict=True):
-            setattr(own, name, method)
+        self._ours = dict(zip(_METHODS, replaced, strict=True))
+        self._before = {name: vars(own)[name] for name in _METHODS if name in vars(own)}
+        vars(own).update(self._ours)
 
     def report(self) -> OffloadReport | None:
         """What was done so far; None before the first call in training and after the end."""
         return None if self.offload is None else self.offload.report()
 
     def remove(self) -> None:
-        """Close the context, and leave models and accelerator as they were."""
+        """Close the context, and leave models and accelerator as they were before this one."""
         self.end_training()
         while self._undo:
             self._undo.pop()()
-        for name in _METHODS:
-            self._accelerator.__dict__.pop(name, None)  # found again on its class
+        own = vars(self._accelerator)
+        ours, self._ours = self._ours, {}
+        for name, method in ours.items():
+            if own.get(name) is not method:
+                continue  # somebody put theirs around ours
+            if name in self._before:
+                own[name] = self._before[name]
+            else:
+                del own[name]  # found again on its class
         self._models, self._optimizers = torch.nn.ModuleList(), []
 
     def _note(self, prepared: Any) -> None:
