@@ -193,6 +193,18 @@ def wrap_and_fail(applied: Any, arguments: dict[str, Any]) -> None:
     fail()
 
 
+def test_lines_of_trials_run_as_printed(tmp_path, monkeypatch):
+    monkeypatch.setattr(Search, "_is_worth_it", lambda *_: True)
+    model, batch = nn.Linear(8, 8), torch.randn(4, 8)
+    advice = sh.advise(model, batch, directory=tmp_path)
+    lines = {each.name: each.line for each in advice.changes}
+    assert {"micro_batches", "bfloat16"} <= set(lines)
+    for each in lines.values():
+        model.zero_grad()
+        exec(each, {"sh": sh, "torch": torch, "model": model, "batch": batch})
+        assert model.weight.grad is not None
+
+
 def test_a_trial_that_fails_is_a_note(tmp_path):
     class Picky(nn.Module):
         def __init__(self) -> None:

@@ -28,6 +28,7 @@ from shorthaul.advice.watching.measurement import (
     time_compiled_steps,
     time_steps,
 )
+from shorthaul.advice.watching.printed_lines import write_loss, write_micro_batches
 from shorthaul.advice.watching.undisturbed import undisturbed
 from shorthaul.errors import ShorthaulError
 from shorthaul.offload.policy.planner import Plan
@@ -240,7 +241,7 @@ class Search:
         yield Change(
             "micro_batches",
             f"two micro-batches of {samples // 2:,} in the place of one of {samples:,}",
-            "for part in (first_half, second_half):\n    (loss_of(model(part)) / 2).backward()",
+            write_micro_batches(self.model, self.batch, self.loss, 2),
             self._peak_of(step),
             step.seconds,
             is_safe=False,
@@ -251,10 +252,11 @@ class Search:
         device = next(self.model.parameters()).device.type
         around = torch.autocast(device, torch.bfloat16)
         step = self._trial(self.model, [self.batch], context=around)
+        value = write_loss(self.model, self.batch, self.loss)
         yield Change(
             "bfloat16",
             "products in bfloat16",
-            f'with torch.autocast("{device}", torch.bfloat16):\n    loss = loss_of(model(batch))',
+            f'with torch.autocast("{device}", torch.bfloat16):\n    value = {value}\nvalue.backward()',
             self._peak_of(step),
             step.seconds,
             is_safe=False,

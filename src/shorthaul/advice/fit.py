@@ -42,6 +42,7 @@ class Fit:
         measured_bytes: Measured peak of the process; None where the system does not tell.
         measured_seconds: Measured time of a step.
         shares: The expected peak by what it holds.
+        parts_lines: How a step runs in micro-batches, as Python; empty for the whole batch.
     """
 
     model_name: str
@@ -58,6 +59,7 @@ class Fit:
     measured_bytes: int | None
     measured_seconds: float
     shares: dict[str, int]
+    parts_lines: str
 
     def wrap(self, model: torch.nn.Module) -> ActivationOffload | None:
         """Make `model` train so; None where nothing has to be done but cutting the batch.
@@ -85,7 +87,7 @@ class Fit:
 
     @property
     def lines(self) -> tuple[str, ...]:
-        """What to add to a script."""
+        """What to add to a script, in the place of its forward and backward pass where it is cut in parts."""
         lines = []
         if self.budget_bytes is not None:
             where = "" if self.directory is None else f"{self.directory!r}, "
@@ -95,11 +97,7 @@ class Fit:
             if self.regions_expression is not None:
                 knobs += f", regions={self.regions_expression}"
             lines.append(f"offload = sh.offload.wrap(model, {where}{knobs})")
-        if self.micro_batches > 1:
-            lines.append(
-                f"for part in cut(batch, {self.micro_batches}):  # before optimizer.step()"
-            )
-            lines.append(f"    (loss_of(model(part)) / {self.micro_batches}).backward()")
+        lines += self.parts_lines.splitlines()
         return tuple(lines)
 
     def describe(self) -> str:

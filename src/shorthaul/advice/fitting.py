@@ -29,6 +29,7 @@ from shorthaul.advice.watching.dry import dry_step
 from shorthaul.advice.watching.measurement import Loss, observe_step, time_steps
 from shorthaul.advice.watching.memory_shares import estimate_coming_state_bytes
 from shorthaul.advice.watching.observation import ACTIVATIONS, StepMemory
+from shorthaul.advice.watching.printed_lines import write_micro_batches
 from shorthaul.advice.watching.undisturbed import undisturbed
 from shorthaul.errors import (
     MachineMemoryError,
@@ -321,6 +322,9 @@ class _Fitting:
             measured_bytes=None,
             measured_seconds=0.0,
             shares=self._shares(way),
+            parts_lines=""
+            if way.parts == 1
+            else write_micro_batches(self.model, self._part(way.parts), self.loss, way.parts),
         )
         batches = split_batch(self.batch, way.parts)
         offload = found.wrap(self.model)

@@ -23,7 +23,12 @@ def count_samples(batch: Any) -> int | None:
 
 
 def split_batch(batch: Any, parts: int) -> list[Any]:
-    """Equal parts of a batch along its first dimension."""
+    """Equal parts of a batch along its first dimension.
+
+    Args:
+        batch: A tensor, a tuple of positional or a mapping of named arguments.
+        parts: How many.
+    """
     samples = count_samples(batch)
     if parts == 1:
         return [batch]
