@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gc
+import inspect
 import threading
+import warnings
 from pathlib import Path
 
 import numpy
@@ -11,6 +13,7 @@ import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 import shorthaul as sh
 from shorthaul.errors import (
@@ -51,6 +54,29 @@ def test_gradients_are_bit_equal(case, knobs, tmp_path):
     shape = (64, 192) if case is unbound_qkv else (64, 64)
     x = leaf(*shape)
     require_bit_equal(tmp_path, [x], lambda: case(x), **knobs)
+
+
+# Newer versions of PyTorch ask what checkpointing shall do about hooks, and warn where nothing is said.
+HOOKS = "respect_saved_tensors_hooks"
+CHECKPOINTS = [{}] + (
+    [{HOOKS: True}, {HOOKS: False}] if HOOKS in inspect.signature(checkpoint).parameters else []
+)
+
+
+@pytest.mark.parametrize("given", CHECKPOINTS, ids=str)
+@pytest.mark.parametrize("use_reentrant", [False, True])
+def test_checkpoints_under_hooks_neither_warn_nor_change_bits(given, use_reentrant, tmp_path):
+    x = leaf(64, 64)
+
+    def step() -> torch.Tensor:
+        return checkpoint(
+            lambda y: (y @ y).tanh() @ y, x * 1.5, use_reentrant=use_reentrant, **given
+        ).sum()
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        report = require_bit_equal(tmp_path, [x], step)
+    assert report.counts.offloaded > 0
 
 
 def test_an_embedding_table_is_a_parameter_and_stays(tmp_path):
