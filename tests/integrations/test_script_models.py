@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -19,6 +20,7 @@ from shorthaul.integrations.script_models import (
     _describe_choice,
     find_optimizers,
 )
+from shorthaul.integrations.step_reports import StepReports
 from shorthaul.jit import Choice
 
 CALL, BACKWARD = nn.Module.__call__, torch.Tensor.backward
@@ -212,6 +214,20 @@ def test_offloading_covers_calls_and_errors_name_the_memory(watch, tmp_path, mon
     with pytest.raises(ProcessMemoryError, match=r"optimizer states 2\.0 MiB"):
         nn.Sequential(net)(torch.ones(1024, 512))
     tight.uninstall()
+
+
+def test_steps_are_reported_while_the_script_runs(watch, tmp_path, capsys) -> None:
+    models = watch(report=str(tmp_path / "out.html"))
+    net = nn.Linear(4, 4)
+    for _ in range(250):
+        net(torch.ones(2, 4)).sum().backward()
+    lines = (tmp_path / "out.html.steps.jsonl").read_text().splitlines()
+    assert [json.loads(each)["step"] for each in lines] == [100, 200]
+    assert all(json.loads(each)["resident_bytes"] > 0 for each in lines)
+    models.step_reports = StepReports(tmp_path / "nowhere" / "steps", 1)
+    for _ in range(2):
+        net(torch.ones(2, 4)).sum().backward()  # goes on
+    assert capsys.readouterr().err.count("no more steps are reported") == 1
 
 
 def test_lazy_parameters_are_waited_for(watch) -> None:

@@ -39,6 +39,20 @@ class RunWishes:
     )
     has_trials: bool = True  # of `advise`
 
+    @property
+    def report_path(self) -> Path | None:
+        """The file of this process: each of a distributed run but the first has one of its own."""
+        if self.report is None:
+            return None
+        path, rank = Path(self.report), int(os.environ.get("RANK", "0"))
+        return path.with_name(f"{path.stem}.rank{rank}{path.suffix}") if rank else path
+
+    @property
+    def steps_path(self) -> Path | None:
+        """Where lines go while it runs: beside the report, which is written at the end."""
+        path = self.report_path
+        return None if path is None else path.with_name(f"{path.name}.steps.jsonl")
+
 
 def with_allocator(environment: Mapping[str, str]) -> dict[str, str]:
     """The environment with the C library told to give large blocks back; the user's own words stay."""

@@ -11,6 +11,7 @@ import contextlib
 import functools
 import gc
 import os
+import sys
 import threading
 import weakref
 from collections.abc import Iterator
@@ -25,6 +26,7 @@ from shorthaul.advice.watching.memory_shares import MemoryShares, measure_shares
 from shorthaul.errors import ShorthaulError
 from shorthaul.integrations.run import RunWishes
 from shorthaul.integrations.script_timeline import ScriptTimeline
+from shorthaul.integrations.step_reports import StepReports
 from shorthaul.offload import ActivationOffload, offload_activations
 
 if TYPE_CHECKING:  # only where they are asked for
@@ -83,7 +85,10 @@ class ScriptModels:
         self.wishes = wishes
         self.seen: list[SeenModel] = []
         self.backward_passes = 0
-        self.timeline = None if wishes.report is None else ScriptTimeline()
+        has_report = wishes.report is not None and wishes.question is None
+        self.timeline = ScriptTimeline() if has_report else None
+        self.step_reports = StepReports.make(wishes.steps_path if has_report else None, None)
+        self._steps = 0
         self.is_answered = False  # the question, where one was asked
         self.offload: ActivationOffload | None = None
         self.shares: MemoryShares | None = None
@@ -178,6 +183,17 @@ class ScriptModels:
             self._answer(module, args, kwargs)
         if self.timeline is not None:
             self.timeline.begin_step(module)
+        self._steps += 1
+        if self.step_reports is not None and self.step_reports.is_due(self._steps):
+            self._report_step(self.step_reports)
+
+    def _report_step(self, reports: StepReports) -> None:
+        """A line now: a process that is killed writes no report at its end."""
+        try:
+            reports.write(self._steps, {} if self.offload is None else self.offload.metrics())
+        except OSError as error:  # the script's work goes on
+            self.step_reports = None
+            print(f"shorthaul run: no more steps are reported: {error}", file=sys.stderr)
 
     def _is_trained(self, module: nn.Module) -> bool:
         return any(each.requires_grad for each in module.parameters())

@@ -87,16 +87,16 @@ class ScriptProcess:
             return
         self._metering.__exit__(None, None, None)
         report = ScriptReport.make(self.wishes, self.models, self._meter, seconds)
-        rank = int(os.environ.get("RANK", "0"))
-        if self.wishes.report is not None:
+        path = self.wishes.report_path
+        if path is not None:
             try:
-                report.write(self.wishes.report, rank)
+                report.write(path)
             except (
                 OSError,
                 MissingExtraError,
             ) as error:  # what the script did is done: its exit code stays
                 print(f"shorthaul run: no report was written: {error}", file=sys.stderr)
-        if rank == 0:
+        if int(os.environ.get("RANK", "0")) == 0:
             print(report.describe(), file=sys.stderr)
 
 

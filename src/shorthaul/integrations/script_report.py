@@ -70,15 +70,12 @@ class ScriptReport:
             held=None if timeline is None else timeline.held,
         )
 
-    def write(self, path: str, rank: int = 0) -> None:
-        """Write a page, or JSON where the name says so; each process of a distributed run but the first has a file of its own."""
-        target = Path(path)
-        if rank:
-            target = target.with_name(f"{target.stem}.rank{rank}{target.suffix}")
-        if is_page(path):
-            self.write_page(target)
+    def write(self, path: Path) -> None:
+        """Write a page, or JSON where the name says so."""
+        if is_page(path.name):
+            self.write_page(path)
         else:
-            target.write_text(json.dumps(asdict(self), indent=1) + "\n")
+            path.write_text(json.dumps(asdict(self), indent=1) + "\n")
 
     def write_page(self, target: Path) -> None:
         """Write an HTML page, whatever the file is called."""

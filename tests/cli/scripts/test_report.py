@@ -33,7 +33,7 @@ def run(tmp_path: Path) -> Path:
         step_seconds=[1.0, 2.0],
         held=None,
     )
-    report.write(str(tmp_path / "run.json"))
+    report.write(tmp_path / "run.json")
     assert json.loads((tmp_path / "run.json").read_text())["seconds"] == asdict(report)["seconds"]
     return tmp_path / "run.json"
 
@@ -53,7 +53,7 @@ def test_a_run_becomes_the_page_that_it_would_have_written(shorthaul, run: Path)
     assert shown.exit_code == 0, shown.output
     assert str(page) in shown.stdout
     values = json.loads(run.read_text())
-    ScriptReport(**values).write(str(run.with_name("run.html")))
+    ScriptReport(**values).write(run.with_name("run.html"))
     assert page.read_text() == run.with_name("run.html").read_text()
 
 
