@@ -447,4 +447,5 @@ def count_what_lives(names: tuple[str, ...]) -> tuple[int, int]:
 def test_a_loader_for_each_epoch_leaves_nothing_behind(tmp_path: Path) -> None:
     cut_homogeneous(tmp_path, 2)
     for seen in run_ranks(make_a_loader_for_each_epoch, 2, tmp_path, tmp_path):
-        assert seen == [(3, 2)] * 3 + [(1, 0)]  # the default group, the parts', the table's
+        # Threads of the parts and the table; groups of these, the default one and the last loader's.
+        assert seen == [(4, 2)] * 3 + [(4, 0)]

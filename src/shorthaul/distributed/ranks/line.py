@@ -14,7 +14,7 @@ import contextlib
 import datetime
 import functools
 import itertools
-import threading
+from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as NoAnswerError
@@ -28,19 +28,20 @@ from shorthaul.distributed.ranks.wire import Wire
 from shorthaul.distributed.ranks.worker import Worker
 from shorthaul.distributed.ranks.world import Peer, World
 from shorthaul.errors import ExchangeError, RankSetupError
+from shorthaul.interrupts import when_gone
 
 Result = TypeVar("Result")
 Work = Callable[[Wire], Result]
 # What is told of one line's faults is not taken for another's of the same name: all ranks count alike.
 _numbers = itertools.count()
-_naming = threading.Lock()  # torch's lists of groups are for one thread at a time
+_forgotten: deque[list[dist.ProcessGroup]] = deque()  # groups of lines that are gone
 
 
 class Line:
     """Runs work that exchanges, one after the other, in the order in which it was submitted.
 
     All ranks make their lines in the same order: making one is a collective. Closing one, or forgetting it, is
-    not: its group is given up when all that was submitted is done.
+    not: its thread ends when all that was submitted is done, and its group when the next line is made.
     """
 
     def __init__(
@@ -54,12 +55,14 @@ class Line:
         self.world, self.name = world, name
         self.timeout_seconds = timeout_seconds
         self._groups: list[dist.ProcessGroup] = []
-        self._worker = Worker(name, functools.partial(_give_up, self._groups))
+        self._worker = Worker(name)
+        when_gone(self, _forgotten.append, self._groups)
         self._is_closed = False
         self._broken: BaseException | None = None
         self.wire = Wire(world, None, None)
         if world.ranks == 1:
             return
+        _give_up_forgotten()
         if not dist.is_gloo_available():
             raise RankSetupError(
                 "this PyTorch was built without gloo, by which rows are exchanged."
@@ -94,7 +97,7 @@ class Line:
         return self.submit(where, work).result()
 
     def close(self) -> None:
-        """Take no more work; the thread and the group end after that which was taken, unwaited for."""
+        """Take no more work; the thread ends after that which was taken, and is not waited for."""
         self._is_closed = True
         self._worker.close(0)
 
@@ -125,16 +128,19 @@ class Line:
 
 
 def _make_group(groups: list[dist.ProcessGroup], limit: datetime.timedelta) -> None:
-    with _naming:
-        groups.append(dist.new_group(backend="gloo", timeout=limit))
+    groups.append(dist.new_group(backend="gloo", timeout=limit))
 
 
-def _give_up(groups: list[dist.ProcessGroup]) -> None:
-    """Destroy groups, unless `destroy_process_group` of all of them came first."""
-    while groups:
-        group = groups.pop()
-        with _naming, contextlib.suppress(ValueError, RuntimeError, KeyError, AssertionError):
-            dist.destroy_process_group(group)
+def _give_up_forgotten() -> None:
+    """Destroy the groups of lines that nobody refers to any more.
+
+    That is for the thread that makes lines: one that is in torch's code while Python ends brings the
+    process down.
+    """
+    while _forgotten:
+        for group in _forgotten.popleft():
+            with contextlib.suppress(ValueError, RuntimeError, KeyError, AssertionError):
+                dist.destroy_process_group(group)
 
 
 def _find_store() -> Any:

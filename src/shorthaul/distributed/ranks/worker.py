@@ -22,13 +22,10 @@ Result = TypeVar("Result")
 
 
 class Worker:
-    """The thread begins with the first job and ends when nobody refers to the worker any more.
+    """The thread begins with the first job and ends when nobody refers to the worker any more."""
 
-    `at_end` is called by the thread before it ends; it must not lead to the worker.
-    """
-
-    def __init__(self, name: str, at_end: Callable[[], object] = int) -> None:
-        self.name, self._at_end = name, at_end
+    def __init__(self, name: str) -> None:
+        self.name = name
         self._jobs: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         when_gone(self, self._jobs.put, None)
@@ -37,10 +34,7 @@ class Worker:
         """Have `job` done after what was submitted before."""
         if self._thread is None:
             self._thread = threading.Thread(
-                target=_work,
-                args=(self._jobs, self._at_end),
-                name=f"shorthaul {self.name}",
-                daemon=True,
+                target=_work, args=(self._jobs,), name=f"shorthaul {self.name}", daemon=True
             )
             self._thread.start()
         future: Future[Result] = Future()
@@ -54,7 +48,7 @@ class Worker:
             self._thread.join(timeout_seconds)
 
 
-def _work(jobs: queue.SimpleQueue[Any], at_end: Callable[[], object]) -> None:
+def _work(jobs: queue.SimpleQueue[Any]) -> None:
     while (item := jobs.get()) is not None:
         job, future = item
         try:
@@ -62,4 +56,3 @@ def _work(jobs: queue.SimpleQueue[Any], at_end: Callable[[], object]) -> None:
         except BaseException as error:
             future.set_exception(error)
         del item, job, future  # or what they hold would wait for the next
-    at_end()
