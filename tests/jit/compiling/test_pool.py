@@ -16,7 +16,7 @@ import pytest
 
 from shorthaul.errors import KernelPendingError
 from shorthaul.jit.compiling.loading import compiling, load_when_ready
-from shorthaul.jit.compiling.pool import NICENESS, CompilePool
+from shorthaul.jit.compiling.pool import NICENESS, CompilePool, Job
 from shorthaul.jit.kernel_cache import KernelCache, make_private_directory
 from shorthaul.jit.toolchain import find_toolchain
 from shorthaul.settings import settings
@@ -72,6 +72,20 @@ def test_who_asks_twice_gets_the_same_job_until_it_has_ended(pool: CompilePool) 
     again = pool.submit("key", "job", lambda: None, is_urgent=False)
     assert again is not job
     again.wait()
+
+
+def test_who_waited_finds_the_news(monkeypatch: pytest.MonkeyPatch, pool: CompilePool) -> None:
+    """Else it asks again for what is there, and finds a pool that is still at work."""
+    seen, end = [], Job.end
+
+    def look(job: Job) -> None:
+        seen.append((pool.is_idle(), pool.epoch is not epoch))
+        end(job)
+
+    monkeypatch.setattr(Job, "end", look)
+    epoch = pool.epoch
+    pool.submit("key", "job", lambda: None, is_urgent=False).wait()
+    assert seen == [(True, True)]
 
 
 def test_no_thread_waits_for_work(pool: CompilePool) -> None:

@@ -40,13 +40,15 @@ class Job:
         return self._done.is_set()
 
     def run(self) -> None:
-        """Do the work in this thread; what it raises is kept in `error`."""
+        """Do the work in this thread; what it raises is kept in `error`. `end` comes after it."""
         try:
             self._work()
         except BaseException as error:
             self.error = error
-        finally:
-            self._done.set()
+
+    def end(self) -> None:
+        """Let those go on who wait."""
+        self._done.set()
 
     def give_up(self, error: BaseException) -> None:
         """End without having run."""
@@ -176,6 +178,7 @@ class CompilePool:
                 for key in [key for key, each in self._jobs.items() if each is job]:
                     del self._jobs[key]
                 self.tell_news()
+            job.end()  # after the news: who waited shall find it
 
     def _take_job(self, worker: threading.Thread) -> Job | None:
         """What a worker does next, at the priority that this has; the caller holds the lock."""
