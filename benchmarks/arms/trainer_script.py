@@ -1,4 +1,4 @@
-"""A script of a user of Hugging Face's Trainer, who has never heard of shorthaul.
+"""A script of a user of Hugging Face's Trainer; without `--callback` it has never heard of shorthaul.
 
     python benchmarks/arms/trainer_script.py --width 768 --layers 12 --batch 4 --length 512 --steps 3
 
@@ -52,6 +52,7 @@ def main() -> None:
     for name in ("width", "layers", "batch", "length", "steps"):
         parser.add_argument(f"--{name}", type=int, required=True)
     parser.add_argument("--checkpointing", action="store_true")
+    parser.add_argument("--callback", metavar="MEMORY", help="with shorthaul's, within this memory")
     options = parser.parse_args()
     torch.manual_seed(0)
     config = GPT2Config(
@@ -65,6 +66,11 @@ def main() -> None:
     count = options.batch * (options.steps + 1)
     tokens = torch.randint(VOCABULARY, (count, options.length))
     clock = Clock()
+    callbacks: list[TrainerCallback] = [clock]
+    if options.callback:
+        from shorthaul.integrations import ShorthaulCallback
+
+        callbacks.append(ShorthaulCallback(memory=options.callback))
     with tempfile.TemporaryDirectory() as folder:
         trainer = Trainer(
             model,
@@ -80,7 +86,7 @@ def main() -> None:
                 use_cpu=True,
             ),
             train_dataset=[{"input_ids": each, "labels": each} for each in tokens],
-            callbacks=[clock],
+            callbacks=callbacks,
         )
         trainer.train()
     losses = [each["loss"] for each in trainer.state.log_history if "loss" in each]

@@ -1,4 +1,4 @@
-"""How much memory does a Trainer's process take, unedited under `shorthaul run`, and what does a step cost?
+"""How much memory does a Trainer's process take, unedited or with one callback, and what does a step cost?
 
 GPT-2 of 124 M parameters in Hugging Face's Trainer, in a process of its own for each sample. Resident memory is
 the most that the kernel saw, of everything. `shorthaul run` sets how the allocator gets and returns memory, so that
@@ -87,6 +87,11 @@ def measure(answer: Answer) -> None:
             ScriptArm("checkpointing, allocator set", [*plain, "--checkpointing"], tuned),
             ScriptArm("shorthaul run", [*run, *script]),
             ScriptArm("shorthaul run, 4 GiB", [*run, "--memory", "4GiB", *script]),
+            ScriptArm(
+                "callback, 4 GiB",
+                [*plain, "--callback", "4GiB"],
+                {"SHORTHAUL_SCRATCH": scratch},
+            ),
         ]
         answer.compare(
             "Trainer",
