@@ -4,7 +4,7 @@ SSDTrain knows a saved tensor by (time stamp of its storage, dtype, shape, strid
 neither the offset into the storage nor its version. `PublishedKey` saves each such key once, as its
 authors do, but in memory: what goes wrong is the key's fault and not a disk's.
 
-`python -m tests.offload.published_key` prints the table in `docs/offload.md`.
+`python -m tests.offload.published_key` prints the table in `docs/offload-design.md`.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ from tests.offload.published_key import (
     render_table,
 )
 
-PAGE = Path(__file__).parents[3] / "docs" / "offload.md"
+PAGE = Path(__file__).parents[3] / "docs" / "offload-design.md"
 TITLE = "## What the published key breaks\n"
 STEPS = {name: (leaves, step) for name, leaves, step in list_steps()}
 

@@ -1,4 +1,4 @@
-"""The page on the language is true: its examples run, with their derivatives, and its wrong programs are."""
+"""The pages on the language are true: its examples run, with their derivatives, and its wrong programs are wrong."""
 
 import re
 from pathlib import Path
@@ -14,8 +14,9 @@ from shorthaul.relational.topology.topology import Topology
 from tests.relational.passes.test_differentiate_operators import _check
 from tests.relational.programs import sample_graph
 
-PAGE = (Path(__file__).parents[3] / "docs" / "language.md").read_text()
-OPERATIONS, ERRORS = PAGE.split("\n## Operations")[1].split("\n## Errors")
+DOCS = Path(__file__).parents[3] / "docs"
+OPERATIONS = (DOCS / "language.md").read_text().partition("\n## Operations")[2]
+ERRORS = (DOCS / "language-errors.md").read_text()
 BLOCK = re.compile(r"^```py\n(.*?)^```", re.M | re.S)
 HEAD = re.search(r"^def example\(.*?^\):$", OPERATIONS, re.M | re.S)
 
@@ -62,3 +63,7 @@ def test_the_wrong_program_is_refused_and_the_right_one_recorded(programs, said,
 
 def test_all_errors_of_the_page_are_tested():
     assert len(WRONG) == ERRORS.count("```text") > 8
+
+
+def test_every_error_of_the_page_is_tried():
+    assert len(WRONG) == ERRORS.count("```text") > 5
