@@ -62,7 +62,7 @@ def _is_worth_naming(base: type) -> bool:
 
 def render_pages(directory: Path) -> str:
     """Every page of the docs with its first sentence."""
-    lines = ["| page | what it tells |", "| --- | --- |"]
+    lines = ["| page | content |", "| --- | --- |"]
     for path in sorted(directory.glob("*.md")):
         if path.name != "README.md":
             title, _, text = path.read_text().partition("\n")

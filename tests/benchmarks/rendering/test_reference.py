@@ -40,7 +40,7 @@ def test_every_page_has_a_row_with_its_first_sentence(tmp_path: Path) -> None:
     (tmp_path / "rows.md").write_text("# Rows\n\nWhere rows\nlie. And more.\n\n## Use\n")
     (tmp_path / "meter.md").write_text("# The meter\n\nCounts bytes: all of them\n")
     assert render_pages(tmp_path) == (
-        "| page | what it tells |\n"
+        "| page | content |\n"
         "| --- | --- |\n"
         "| [The meter](meter.md) | Counts bytes: all of them |\n"
         "| [Rows](rows.md) | Where rows lie. |"
