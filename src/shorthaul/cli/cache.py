@@ -82,7 +82,7 @@ def require_kernels(contents: Contents, wanted: str) -> list[CacheEntry]:
 
 @click.group()
 def cache() -> None:
-    """Look at, or remove, what shorthaul has kept on disk."""
+    """Show or remove what shorthaul keeps on disk."""
 
 
 @cache.command("list")

@@ -13,10 +13,10 @@ from shorthaul.cli.bench import find_checkout
 
 @click.command()
 @click.argument("names", nargs=-1)
-@click.option("--run", "is_run", is_flag=True, help="Measure them anew first, into the ledger.")
+@click.option("--run", "is_run", is_flag=True, help="Measure them again first, into the ledger.")
 @click.pass_context
 def claims(context: click.Context, names: tuple[str, ...], is_run: bool) -> None:
-    """Hold the claims of four papers against the ledger."""
+    """Compare the claims of four papers with the ledger."""
     checkout = find_checkout(Path.cwd())
     if checkout is None:
         raise click.ClickException(

@@ -98,7 +98,7 @@ def demo(
 ) -> None:
     """Show shorthaul at work here, beside plain PyTorch.
 
-    What it does is checked: exit code 1 when something that was shown did not hold.
+    Results are checked: exit code 1 when one of them did not hold.
     """
     if report is not None:
         if not report.parent.is_dir():

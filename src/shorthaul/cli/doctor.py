@@ -26,11 +26,11 @@ NO_GPU = "The kernels' numbers are right in Triton's interpreter. No GPU was tri
 
 @click.command()
 @click.option("--gpu", "is_gpu", is_flag=True, help="Try every kernel and path on the GPU instead.")
-@click.option("--quick", is_flag=True, help="Leave out the measurements, which take some seconds.")
+@click.option("--quick", is_flag=True, help="Skip the measurements, which take some seconds.")
 @click.option(
     "--scratch",
     type=click.Path(path_type=Path, file_okay=False),
-    help="Look at this directory in place of SHORTHAUL_SCRATCH.",
+    help="Check this directory instead of SHORTHAUL_SCRATCH.",
 )
 @json_option
 @click.pass_context
@@ -39,7 +39,7 @@ def doctor(
 ) -> None:
     """Show what works here, how fast, and what to install.
 
-    Exit code 0: kernels and storage work, be it by a second-best way. 1: something is broken.
+    Exit code 0: kernels and storage work, possibly by a second-best way. 1: something is broken.
     """
     with (
         settings.override(scratch_directory=scratch) if scratch else contextlib.nullcontext(),

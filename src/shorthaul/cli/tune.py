@@ -24,7 +24,7 @@ if TYPE_CHECKING:  # it needs torch
 )
 @click.option("--channels-last", is_flag=True, help="Lay the input out as channels last.")
 @click.option("--inexact", is_flag=True, help="Allow Winograd, as exact=False does.")
-@click.option("--threads", type=click.IntRange(min=1), help="As many threads instead of PyTorch's.")
+@click.option("--threads", type=click.IntRange(min=1), help="Threads, instead of PyTorch's.")
 def tune(model: str, shape: str, channels_last: bool, inexact: bool, threads: int | None) -> None:
     """Measure the kernels of a model at one input size.
 

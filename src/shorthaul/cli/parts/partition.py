@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("graph", type=click.Path(exists=True, path_type=Path))
 @click.argument("out", type=click.Path(file_okay=False, path_type=Path))
-@click.option("--parts", type=click.IntRange(min=1), required=True, help="How many to make.")
+@click.option("--parts", type=click.IntRange(min=1), required=True, help="The number of parts.")
 @click.option(
     "--method",
     type=click.Choice(("range", "metis", "stream")),
@@ -29,17 +29,17 @@ if TYPE_CHECKING:
     "--hot",
     type=click.FloatRange(0, 1),
     default=0.0,
-    help="A share of the rows, the likeliest in a batch, that every rank keeps: 0.05.",
+    help="The share of rows that every rank keeps, the likeliest in a batch first: 0.05.",
 )
 @click.option("--features", multiple=True, metavar="[TYPE=]FILE", help="A table of features.")
 @click.option("--labels", multiple=True, metavar="[TYPE=]FILE", help="A table of labels.")
-@click.option("--seeds", multiple=True, metavar="[TYPE=]FILE", help="Ids that are trained on.")
-@click.option("--fan-outs", default="15,10,5", show_default=True, help="Of the batches to come.")
+@click.option("--seeds", multiple=True, metavar="[TYPE=]FILE", help="Ids to train on.")
+@click.option("--fan-outs", default="15,10,5", show_default=True, help="Neighbors drawn per hop.")
 @click.option("--batch-size", type=click.IntRange(min=1), default=1024, show_default=True)
 @click.option(
-    "--passes", type=click.IntRange(min=1), default=3, show_default=True, help="Of stream."
+    "--passes", type=click.IntRange(min=1), default=3, show_default=True, help="Passes of stream."
 )
-@click.option("--start-over", is_flag=True, help="Remove parts that are in OUT, also whole ones.")
+@click.option("--start-over", is_flag=True, help="Remove parts in OUT, whole ones too.")
 @json_option
 def partition(
     graph: Path,
@@ -60,8 +60,8 @@ def partition(
 
     `sh.distributed.open` reads OUT. GRAPH is a folder made by `graph.save`, which is streamed, or a file that
     `RelationalGraph.read` takes, which is read into memory. FILE is a table as `sh.open` takes it; TYPE
-    is the type of its nodes, where there are several. A run that was stopped goes on when it is started
-    again with the same words, and parts that are whole are left as they are. OUT must be empty, or hold parts.
+    is the type of its nodes, where there are several. A run that was stopped continues when it is started
+    again with the same arguments, and parts that are whole are left as they are. OUT must be empty, or hold parts.
     """
     from shorthaul.distributed import partition as cut
 

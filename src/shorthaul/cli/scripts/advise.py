@@ -12,17 +12,17 @@ _FILE = click.Path(dir_okay=False, resolve_path=True)
 
 
 @click.command(cls=PythonCommand)
-@click.option("--offload", "directory", type=_DIRECTORY, help="Where activations could go.")
-@click.option("--no-trials", is_flag=True, help="Do not try what can only be measured.")
+@click.option("--offload", "directory", type=_DIRECTORY, help="A directory for activations.")
+@click.option("--no-trials", is_flag=True, help="Skip changes that have to be measured.")
 @click.option("--save", "path", type=_FILE, help="Also write the advice as JSON to this file.")
 @click.argument("words", metavar="SCRIPT|-m MODULE [ARGS]...", nargs=-1, required=True)
 def advise(
     directory: str | None, no_trials: bool, path: str | None, words: tuple[str, ...]
 ) -> None:
-    """Say what to change about a script's step, and why.
+    """Show where a script's step spends memory and time, and what to change.
 
-    The script runs, unedited, until its model is called in training for the second time. With what
-    that call is given, steps are measured; then the script ends.
+    The script runs, unedited, until its model is called in training for the second time. Steps are
+    measured on the inputs of that call; then the script ends.
     """
     _ask("advise", words, directory=directory, report=path, has_trials=not no_trials)
 
@@ -34,9 +34,9 @@ def advise(
     metavar="SIZE",
     callback=read_memory,
     required=True,
-    help="What the process may have, such as 8GiB.",
+    help="The memory limit of the process, such as 8GiB.",
 )
-@click.option("--offload", "directory", type=_DIRECTORY, help="Where activations could go.")
+@click.option("--offload", "directory", type=_DIRECTORY, help="A directory for activations.")
 @click.option("--dry", is_flag=True, help="Run nothing: SCRIPT is MODULE:FUNCTION.")
 @click.option("--save", "path", type=_FILE, help="Also write the answer as JSON to this file.")
 @click.argument(
@@ -49,7 +49,7 @@ def fit(
     path: str | None,
     words: tuple[str, ...],
 ) -> None:
-    """Find the fastest training that fits a memory.
+    """Find the fastest way to train within a memory limit.
 
     With --dry nothing is run: MODULE:FUNCTION is called, with every tensor on the meta device, and returns a
     model and a batch, or a model, a batch and an optimizer.

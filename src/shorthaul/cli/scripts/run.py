@@ -55,7 +55,7 @@ def require_report(path: Path) -> None:
     "memory_bytes",
     metavar="SIZE",
     callback=read_memory,
-    help="Offload activations so that the process fits, such as 8GiB; of each rank, under torchrun.",
+    help="Offload activations so that the process (under torchrun, each rank) fits, such as 8GiB.",
 )
 @click.option(
     "--offload",
@@ -63,8 +63,8 @@ def require_report(path: Path) -> None:
     type=click.Path(exists=True, file_okay=False, writable=True, resolve_path=True),
     help="Offload activations to this directory; alone, all of them.",
 )
-@click.option("--replace-convs", is_flag=True, help="Let shorthaul compute convolutions.")
-@click.option("--accelerate", is_flag=True, help="Let shorthaul compute PyG's and DGL's layers.")
+@click.option("--replace-convs", is_flag=True, help="Compute convolutions by what is faster.")
+@click.option("--accelerate", is_flag=True, help="Compute PyG's and DGL's layers by shorthaul.")
 @click.option(
     "--report",
     type=click.Path(dir_okay=False, resolve_path=True),
@@ -79,7 +79,7 @@ def run(
     report: str | None,
     words: tuple[str, ...],
 ) -> None:
-    """Run an unedited script with what is asked for.
+    """Run an unedited script with the given options.
 
     The script's exit code, signals, input, arguments and tracebacks are its own. At the end a table on
     standard error says what was changed, what was left and why.
