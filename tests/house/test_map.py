@@ -1,4 +1,4 @@
-"""The map is true: each square box of docs/how-it-flows.md exists, and each arrow is an import."""
+"""The map is true: each square box of docs/how-it-flows.md exists, each arrow is an import. So is the road of a convolution."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pathlib import Path
 from tests.house.test_imports import SOURCE, read_imports
 
 PAGE = Path(__file__).parents[2] / "docs" / "how-it-flows.md"
+ROAD = PAGE.with_name("conv-design.md")
 _BOX = re.compile(r"(?P<name>\w+)(?:(?P<round>\(\[.*?\]\))|\[\"(?P<path>[^\"]*)\"\])?")
 
 
@@ -95,3 +96,44 @@ flowchart LR
         "there is no jit/gone",
         "nothing imports along jit/kernel --> jit/other",
     ]
+
+
+def read_road(text: str) -> list[str]:
+    """The modules of a numbered list, in its order."""
+    return [each.replace("/", ".") for each in re.findall(r"^\d+\. `([\w/]+)\.py`", text, re.M)]
+
+
+def find_detours(text: str, source: Path) -> list[str]:
+    """Modules of a road that no module before them imports, by itself or through its package."""
+    imports = {(each.module, each.target) for each in read_imports(source)}
+    road = read_road(text)
+    return [
+        f"nothing on the road before {module} imports it"
+        for number, module in enumerate(road)
+        if number
+        and not any(
+            (before, target) in imports
+            for before in road[:number]
+            for target in (module, module.rpartition(".")[0])
+        )
+    ]
+
+
+def test_the_road_of_a_convolution_is_short_and_true() -> None:
+    text = ROAD.read_text()
+    assert read_road(text)[0] == "conv.functional"
+    assert 2 < len(read_road(text)) <= 8
+    assert find_detours(text, SOURCE) == []
+
+
+def test_a_detour_is_found(tmp_path: Path) -> None:
+    source = tmp_path / "shorthaul"
+    for name, text in {
+        "one.py": "from shorthaul import two\n",
+        "two.py": "",
+        "three.py": "",
+    }.items():
+        source.mkdir(exist_ok=True)
+        (source / name).write_text(text)
+    road = "1. `one.py`: first;\n2. `two.py`: then;\n3. `three.py`: last.\n"
+    assert find_detours(road, source) == ["nothing on the road before three imports it"]

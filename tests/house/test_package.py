@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+import sysconfig
 import tarfile
 import zipfile
 from email.message import Message
@@ -73,38 +74,46 @@ def test_the_source_archive_is_whole(tmp_path: Path, monkeypatch: pytest.MonkeyP
         assert any(each.startswith(f"{folder}/") for each in names)
 
 
-def test_the_installed_wheel_starts_nothing_at_import(wheel: Path, tmp_path: Path) -> None:
-    with zipfile.ZipFile(wheel) as archive:
-        archive.extractall(tmp_path / "site")
-    script = (
-        "import os, sys, threading\n"
-        "before = set(os.listdir('/proc/self/fd'))\n"
-        "import shorthaul as sh\n"
-        "assert sh.__file__.startswith(sys.argv[1]), sh.__file__\n"
-        "assert 'torch' not in sys.modules and 'numpy' not in sys.modules\n"
-        "import torch\n"
-        "threads = len(os.listdir('/proc/self/task'))\n"
-        "for name in sh.__all__: getattr(sh, name)\n"
-        "assert len(os.listdir('/proc/self/task')) == threads, 'a thread was started'\n"
-        "assert threading.active_count() == 1\n"
-        "assert not os.path.exists(os.environ['SHORTHAUL_CACHE']), 'the cache was opened'\n"
-        "maps = open('/proc/self/maps').read()\n"
-        "assert 'kernel.so' not in maps, 'a kernel was loaded'\n"
-    )
-    environment = {
-        **os.environ,
-        "PYTHONPATH": str(tmp_path / "site"),
-        "SHORTHAUL_CACHE": str(tmp_path / "cache"),
-    }
+# A program that imports every public name, and ends with an error if that starts, opens or loads something.
+IMPORTS_QUIETLY = """\
+import os, sys, threading
+import shorthaul as sh
+assert sh.__file__.startswith(sys.argv[1]), sh.__file__
+assert 'torch' not in sys.modules and 'numpy' not in sys.modules
+import torch
+threads = len(os.listdir('/proc/self/task'))
+for name in sh.__all__: getattr(sh, name)
+assert len(os.listdir('/proc/self/task')) == threads, 'a thread was started'
+assert threading.active_count() == 1
+assert not os.path.exists(os.environ['SHORTHAUL_CACHE']), 'the cache was opened'
+maps = open('/proc/self/maps').read()
+assert 'kernel.so' not in maps, 'a kernel was loaded'
+"""
+
+
+def run(*words: str | Path, cwd: Path, **environment: str) -> str:
+    """What a program prints; it must end well."""
     done = subprocess.run(
-        [sys.executable, "-c", script, str(tmp_path)],
+        [str(each) for each in words],
         capture_output=True,
         text=True,
         check=False,
-        env=environment,
-        cwd=tmp_path,
+        env={**os.environ, **environment},
+        cwd=cwd,
     )
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_the_installed_wheel_starts_nothing_at_import(wheel: Path, tmp_path: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(tmp_path / "site")
+    run(
+        *(sys.executable, "-c", IMPORTS_QUIETLY, tmp_path),
+        cwd=tmp_path,
+        PYTHONPATH=str(tmp_path / "site"),
+        SHORTHAUL_CACHE=str(tmp_path / "cache"),
+    )
 
 
 def test_the_command_line_of_the_wheel_answers(wheel: Path, tmp_path: Path) -> None:
@@ -112,13 +121,40 @@ def test_the_command_line_of_the_wheel_answers(wheel: Path, tmp_path: Path) -> N
         archive.extractall(tmp_path / "site")
         (name,) = (each for each in archive.namelist() if each.endswith("entry_points.txt"))
         assert "shorthaul = shorthaul.cli:main" in archive.read(name).decode()
-    done = subprocess.run(
-        [sys.executable, "-m", "shorthaul", "--version"],
-        capture_output=True,
-        text=True,
-        check=False,
-        env={**os.environ, "PYTHONPATH": str(tmp_path / "site")},
+    said = run(
+        *(sys.executable, "-m", "shorthaul", "--version"),
         cwd=tmp_path,
+        PYTHONPATH=str(tmp_path / "site"),
     )
-    assert done.returncode == 0, done.stderr
-    assert "shorthaul" in done.stdout
+    assert "shorthaul" in said
+
+
+@pytest.mark.slow
+def test_what_is_built_can_be_published_and_installed(tmp_path: Path) -> None:
+    """The way to a user: source archive, wheel made from it, an environment that has only this wheel."""
+    pytest.importorskip("build")
+    pytest.importorskip("twine")
+    python = sys.executable
+    run(python, "-m", "build", "--no-isolation", "--outdir", tmp_path / "dist", ROOT, cwd=tmp_path)
+    source, wheel = sorted((tmp_path / "dist").iterdir(), key=lambda path: path.suffix)
+    assert (source.suffix, wheel.suffix) == (".gz", ".whl")
+    run(python, "-m", "twine", "check", "--strict", source, wheel, cwd=tmp_path)
+
+    environment = tmp_path / "environment"
+    run(python, "-m", "venv", "--without-pip", environment, cwd=tmp_path)
+    pip = (python, "-m", "pip", "--python", environment / "bin" / "python")
+    run(*pip, "install", "--no-deps", "--no-index", wheel, cwd=tmp_path)
+    # What it depends on, torch above all, is read from where it is installed already.
+    (site,) = environment.glob("lib/python*/site-packages")
+    (site / "needs.pth").write_text(f"{sysconfig.get_path('purelib')}\n")
+
+    clean = {"PYTHONPATH": "", "SHORTHAUL_CACHE": str(tmp_path / "cache")}
+    version = run(environment / "bin" / "shorthaul", "--version", cwd=tmp_path, **clean)
+    assert version.startswith(f"shorthaul {read_metadata(wheel)['Version']}, torch ")
+    found = run(
+        *(environment / "bin" / "python", "-c", IMPORTS_QUIETLY, environment), cwd=tmp_path, **clean
+    )
+    assert found == ""
+    checked = subprocess.run([*map(str, pip), "check"], capture_output=True, text=True, check=False)
+    assert not re.search(r"^shorthaul ", checked.stdout, re.M), checked.stdout
+    assert re.search(r"^(No broken requirements|\S+ \S+ (has|requires) )", checked.stdout, re.M)

@@ -44,7 +44,7 @@ if TYPE_CHECKING:  # they need torch
 @click.option(
     "--picture", type=click.Path(dir_okay=False), help="Also draw the flow of data, as *.svg."
 )
-@click.option("--roofline", is_flag=True, help="Measure this machine; show the best possible times.")
+@click.option("--roofline", is_flag=True, help="Measure this machine; show the best times.")
 def explain(subject: str, **options: Any) -> None:
     """Print every stage of something that shorthaul made.
 
