@@ -21,9 +21,5 @@ def on_files(files: Any, config: Any) -> Any:
 
 
 def render_changes(text: str) -> str:
-    """The changelog with links that start from the folder of pages.
-
-    >>> render_changes("[one](docs/gpu.md), [two](https://example.org/docs/a)")
-    '[one](gpu.md), [two](https://example.org/docs/a)'
-    """
+    """The changelog with links that start from the folder of pages, not from the repository's root."""
     return text.replace("](docs/", "](")
