@@ -53,6 +53,7 @@ class Training:
         self.test_seconds: list[float] = []
 
     def train_epoch(self, epoch: int) -> None:
+        """One pass over the training digits."""
         started = time.perf_counter()
         for images, labels in digits().batches(BATCH, seed=epoch):
             loss = nn.functional.cross_entropy(self.model(images), labels)
@@ -99,7 +100,9 @@ def main(epochs: int = 6) -> tuple[float, float]:
         )
     training = statistics.median(plain.epoch_seconds) / statistics.median(ours.epoch_seconds)
     inference = statistics.median(plain.test_seconds) / statistics.median(ours.test_seconds)
-    print(f"Against PyTorch: training {training:.2f} times as fast, inference {inference:.2f} times.")
+    print(
+        f"Against PyTorch: training {training:.2f} times as fast, inference {inference:.2f} times."
+    )
     rich.print(report.table())
     return accuracies[0], accuracies[1]
 
