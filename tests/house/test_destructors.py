@@ -18,13 +18,25 @@ ALLOWED = {
 }
 
 
+# Methods of lists, sets, dictionaries and queues, which are written in C.
+IN_C = ("append", "add", "discard", "pop", "put")
+
+
 def find_destructors(text: str) -> Iterator[int]:
     """The lines of `text` that have Python run when an object is gone."""
     for node in ast.walk(ast.parse(text)):
         is_method = isinstance(node, ast.FunctionDef) and node.name == "__del__"
         is_finalizer = isinstance(node, ast.Call) and ast.unparse(node.func) == "weakref.finalize"
-        if is_method or is_finalizer:
+        if is_method or is_finalizer or has_callback(node):
             yield node.lineno
+
+
+def has_callback(node: ast.AST) -> bool:
+    """Whether this is a weak reference that calls Python at the end."""
+    if not isinstance(node, ast.Call) or ast.unparse(node.func) not in ("weakref.ref", "ref"):
+        return False
+    callbacks = node.args[1:] + [each.value for each in node.keywords]
+    return any(not isinstance(each, ast.Attribute) or each.attr not in IN_C for each in callbacks)
 
 
 def test_no_destructor_is_written_in_python() -> None:
@@ -38,3 +50,5 @@ def test_no_destructor_is_written_in_python() -> None:
 def test_destructors_are_found() -> None:
     text = "class A:\n    def __del__(self): pass\n\nweakref.finalize(a, print)\n"
     assert sorted(find_destructors(text)) == [2, 4]
+    text = "weakref.ref(a)\nweakref.ref(a, gone.append)\nweakref.ref(a, forget)\nref(a, partial(f, 1))\n"
+    assert sorted(find_destructors(text)) == [3, 4]

@@ -221,6 +221,16 @@ class TestPackedWeights:
         gc.collect()
         assert len(packer.cache) == 0
 
+    def test_little_is_kept_of_tensors_that_are_gone(self) -> None:
+        packer, weights = CountingPacker(), [numbered(2, 2) for _ in range(300)]
+        for each in weights:
+            packer.find(each)
+        assert len(packer.cache) == len(packer.cache._references) == 300
+        del weights, each
+        weight = numbered(2, 2)
+        packer.find(weight)
+        assert len(packer.cache) == len(packer.cache._references) == 1
+
     def test_inference_tensors_are_kept_until_they_change(self) -> None:
         packer = CountingPacker()
         with torch.inference_mode():

@@ -56,6 +56,11 @@ def freeze_weights(model: nn.Module) -> None:
     >>> model.weight.requires_grad
     False
     """
+    for key, reference in list(
+        _frozen.items()
+    ):  # not when they go: Python code there loses signals
+        if reference() is None:
+            _frozen.pop(key, None)
     model.requires_grad_(False)
     for each in itertools.chain(model.parameters(), model.buffers()):
         freeze(each)
@@ -63,13 +68,7 @@ def freeze_weights(model: nn.Module) -> None:
 
 def freeze(tensor: torch.Tensor) -> None:
     """Trust the version of a tensor from now on, for as long as it needs no gradient."""
-    key = id(tensor)
-
-    def forget(reference: weakref.ref[torch.Tensor]) -> None:
-        if _frozen.get(key) is reference:
-            del _frozen[key]
-
-    _frozen[key] = weakref.ref(tensor, forget)
+    _frozen[id(tensor)] = weakref.ref(tensor)
 
 
 def look_at(tensor: torch.Tensor) -> object:

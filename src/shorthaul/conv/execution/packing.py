@@ -7,7 +7,6 @@ only the version is looked at. When the tensor goes, so does its copy.
 
 from __future__ import annotations
 
-import functools
 import threading
 import weakref
 from collections.abc import Callable
@@ -29,12 +28,21 @@ from shorthaul.jit import (
 )
 from shorthaul.jit.compiling.loading import kept_when_ready, load_when_ready
 
+_MOST_FORGOTTEN = 64  # references to tensors that are gone, beside as many as there are copies
+
+
+class _Reference(weakref.ref[torch.Tensor]):
+    """A reference that is equal to itself alone: others ask their tensors, which compare number by number."""
+
+    __slots__ = ()
+    __hash__ = object.__hash__
+    __eq__ = object.__eq__
+
 
 @dataclass(frozen=True)
 class _Copies:
     """The packed copies of one tensor, and what was seen of it when they were made."""
 
-    reference: weakref.ref[torch.Tensor]
     seen: object
     by_order: dict[object, Any] = field(default_factory=dict)
 
@@ -43,7 +51,10 @@ class PackedWeights:
     """Packed copies by tensor, values and order."""
 
     def __init__(self) -> None:
-        self._copies: dict[int, _Copies] = {}
+        # By the tensor's reference, which takes them out when the tensor goes: by a function that is written in C, as
+        # Python code there would lose signals.
+        self._copies: dict[_Reference, _Copies] = {}
+        self._references: dict[int, _Reference] = {}  # by the tensor's id
         self._lock = threading.Lock()
 
     def find(
@@ -61,10 +72,13 @@ class PackedWeights:
         if seen is None:
             return pack()
         with self._lock:
-            found = self._copies.get(key)
-            if found is None or found.reference() is not weight or found.seen != seen:
-                reference = weakref.ref(weight, functools.partial(self._forget, key))
-                found = self._copies[key] = _Copies(reference, seen)
+            reference = self._references.get(key)
+            is_known = reference is not None and reference() is weight
+            found = self._copies.get(reference) if is_known and reference is not None else None
+            if found is None or found.seen != seen:
+                found = self._remember(weight, seen)
+                if is_known and reference is not None:
+                    self._copies.pop(reference, None)
             kept = found.by_order.get(order)
             if kept is not None:
                 return kept
@@ -75,11 +89,14 @@ class PackedWeights:
                 found.by_order[order] = packed
         return packed
 
-    def _forget(self, key: int, reference: weakref.ref[torch.Tensor]) -> None:
-        # No lock: a finalizer may run while this very thread holds it.
-        found = self._copies.get(key)
-        if found is not None and found.reference is reference:
-            del self._copies[key]
+    def _remember(self, weight: torch.Tensor, seen: object) -> _Copies:
+        if len(self._references) > 2 * len(self._copies) + _MOST_FORGOTTEN:
+            living = self._references.items()
+            self._references = {key: each for key, each in living if each() is not None}
+        reference, found = _Reference(weight, self._copies.pop), _Copies(seen)
+        self._copies[reference] = found
+        self._references[id(weight)] = reference
+        return found
 
     def __len__(self) -> int:
         return len(self._copies)
