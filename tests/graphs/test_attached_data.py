@@ -1,5 +1,6 @@
 """Data of nodes and edges: attached, kept, saved, opened."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -85,6 +86,48 @@ def test_data_of_another_length_are_noticed(tmp_path: Path) -> None:
     described().save(tmp_path)
     sh.save_features(tmp_path / "edge_data.weight.npy", torch.ones(4))
     with pytest.raises(GraphFileError, match=r"expected 5 rows, as graph.json says, got \(4,\)"):
+        RelationalGraph.open(tmp_path)
+
+
+@pytest.mark.parametrize("in_memory", [True, False])
+@pytest.mark.parametrize(
+    ("name", "wrong"),
+    [
+        ("edge_data.weight", torch.arange(5, dtype=torch.int32)),
+        ("edge_data.weight", torch.ones(5, 1)),
+        ("edge_data.stars.0", torch.ones(2, dtype=torch.int64)),
+    ],
+    ids=["dtype", "shape", "rows of a relation"],
+)
+def test_data_of_another_kind_are_noticed(
+    tmp_path: Path, name: str, wrong: torch.Tensor, in_memory: bool
+) -> None:
+    """The same bytes may be other numbers: no checksum tells."""
+    described().save(tmp_path)
+    sh.save_features(tmp_path / f"{name}.npy", wrong)
+    path = tmp_path / "graph.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"checksums": {}}))
+    with pytest.raises(GraphFileError, match=rf"{name}.npy: expected torch.* as graph.json says"):
+        RelationalGraph.open(tmp_path, in_memory=in_memory)
+
+
+def test_a_graph_that_was_saved_without_kinds_is_opened(tmp_path: Path) -> None:
+    described().save(tmp_path)
+    path = tmp_path / "graph.json"
+    held = json.loads(path.read_text())
+    assert held.pop("kinds")["edge_data.weight"] == "torch.float32 [5]"
+    path.write_text(json.dumps(held))
+    assert RelationalGraph.open(tmp_path).edge_data.keys() == {"weight", "stars"}
+
+
+@pytest.mark.parametrize("damage", ["[[0]]", "[{}]", "[" * 100_000])
+def test_data_that_no_relation_has_are_an_error(tmp_path: Path, damage: str) -> None:
+    described().save(tmp_path)
+    path = tmp_path / "graph.json"
+    held = json.loads(path.read_text())
+    held["edge_data"]["stars"] = "here"
+    path.write_text(json.dumps(held).replace('"here"', damage))
+    with pytest.raises(GraphFileError):
         RelationalGraph.open(tmp_path)
 
 

@@ -163,6 +163,7 @@ class SavedColumns:
     relations: int
     edges: int
     checksums: Mapping[str, int]  # by the name of the column
+    kinds: Mapping[str, str]  # likewise, of data: their bytes may be read as other numbers, too
     in_memory: bool
 
     def open_edges(self, name: str) -> torch.Tensor:
@@ -198,6 +199,11 @@ class SavedColumns:
                 layout.path,
                 None,
                 f"expected {rows:,} rows, as graph.json says, got {layout.shape}.",
+            )
+        kind = describe_kind(layout)
+        if kind != self.kinds.get(name, kind):
+            raise GraphFileError(
+                layout.path, None, f"expected {self.kinds[name]}, as graph.json says, got {kind}."
             )
         table = DiskTable(layout)
         if not self.in_memory:
@@ -255,6 +261,11 @@ class SavedColumns:
                 f"expected a vector of {dtype}, got {layout.dtype} of shape {layout.shape}.",
             )
         return layout
+
+
+def describe_kind(layout: DiskLayout) -> str:
+    """What the rows of a file are, in the words of graph.json: "torch.float32 [5, 2]"."""
+    return f"{layout.dtype} {list(layout.shape)}"
 
 
 def sum_up(parts: Iterable[torch.Tensor], found: list[int]) -> Iterator[torch.Tensor]:

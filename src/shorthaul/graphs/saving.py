@@ -31,15 +31,17 @@ from shorthaul.graphs.graph import DOORS, RelationalGraph
 from shorthaul.graphs.index.indexes import PairIndex, RelationIndex, SourceIndex, TargetIndex
 from shorthaul.graphs.node_names import NodeNames
 from shorthaul.graphs.relation import Relation
-from shorthaul.graphs.saved_columns import SavedColumns, sum_up
+from shorthaul.graphs.saved_columns import SavedColumns, describe_kind, sum_up
 from shorthaul.jit.outside_graphs import outside_graphs
 from shorthaul.jit.runtime import alone_after_fork
+from shorthaul.tensors.files.formats import find_layout
 from shorthaul.tensors.save_features import save_features
 from shorthaul.tensors.unified_tensor import UnifiedTensor
 
 FORMAT = 1
 DESCRIPTION = "graph.json"
 EDGES = ("source", "target", "relation")
+DATA = ("node_data.", "edge_data.")
 # By the names under which a graph keeps them: the class, and the name in files.
 INDEXES: dict[str, tuple[type, str]] = {
     "relation": (RelationIndex, "by_relation"),
@@ -68,11 +70,14 @@ def save_graph(
     place.mkdir(parents=True, exist_ok=True)
     (place / DESCRIPTION).unlink(missing_ok=True)
     checksums: dict[str, int] = {}
+    kinds: dict[str, str] = {}
     for name, tensor in parts.items():
         rows, found = tensor.shape[0], list[int]()
         chunks = sum_up(_chunks_of(tensor), found)
         save_features(place / f"{name}.npy", chunks, rows=rows, progress=progress)
         checksums[name] = found[0]
+        if name.startswith(DATA):
+            kinds[name] = describe_kind(find_layout(place / f"{name}.npy"))
     described = {
         "format": FORMAT,
         "node_types": list(graph.node_types),
@@ -88,6 +93,7 @@ def save_graph(
             for name, rows in graph.edge_data.items()
         },
         "checksums": checksums,
+        "kinds": kinds,
     }
     unfinished = place / f"{DESCRIPTION}.unfinished"
     try:
@@ -111,6 +117,7 @@ def open_graph(folder: str | os.PathLike[str], *, in_memory: bool = False) -> Re
         len(described["relations"]),
         described["num_edges"],
         described.get("checksums", {}),
+        described.get("kinds", {}),
         in_memory,
     )
     source, target, relation = map(columns.open_edges, EDGES)
@@ -211,7 +218,7 @@ def _read_description(folder: Path) -> dict[str, Any]:
         raise GraphFileError(
             path, None, "is missing: no graph was saved here, or saving did not finish."
         ) from error
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise GraphFileError(path, None, f"cannot be read: {error}.") from error
     found = described.get("format") if isinstance(described, dict) else None
     if found != FORMAT:
@@ -238,14 +245,16 @@ def _find_problem(described: Mapping[str, Any]) -> str:
     def is_known(value: Any, known: Mapping[str, Any]) -> bool:
         return isinstance(value, str) and value in known
 
-    def is_checksums(value: Any) -> bool:
-        return isinstance(value, dict) and all(type(each) is int for each in value.values())
+    def is_mapping(name: str, to: type) -> bool:
+        value = described.get(name, {})
+        return isinstance(value, dict) and all(type(each) is to for each in value.values())
 
     def is_numbers(value: Any) -> bool:
         relations = range(len(described["relations"]))
-        is_list = isinstance(value, list) and len(set(value)) == len(value)
         return value is None or (
-            is_list and all(type(each) is int and each in relations for each in value)
+            isinstance(value, list)
+            and all(type(each) is int and each in relations for each in value)
+            and len(set(value)) == len(value)
         )
 
     def is_data() -> bool:
@@ -275,7 +284,8 @@ def _find_problem(described: Mapping[str, Any]) -> str:
         "indexes": lambda: is_list("indexes", lambda each: is_known(each, INDEXES)),
         "has_node_names": lambda: isinstance(described.get("has_node_names"), bool),
         "node_data` or `edge_data": is_data,
-        "checksums": lambda: is_checksums(described.get("checksums", {})),
+        "checksums": lambda: is_mapping("checksums", int),
+        "kinds": lambda: is_mapping("kinds", str),
     }
     # In this order: what comes later looks at what was found right before.
     return next((f"`{name}`" for name, is_right in checks.items() if not is_right()), "")
