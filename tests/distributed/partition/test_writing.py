@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from pathlib import Path
 
@@ -324,3 +325,60 @@ def test_cutting_reads_no_more_than_a_piece_at_a_time(
     assert sum(read["by_target.sources"]) >= 4000
     edges = read.keys() & {"source", "target", "relation"}
     assert edges == (set() if has_checksums else {"source", "target", "relation"})
+
+
+NOT_OF_PARTS = [
+    "",
+    ".",
+    "..",
+    "../mine.txt",
+    "mine.txt",
+    "topology",
+    "parts.json/x",
+    "x\0/y",
+    "\ud800/y",
+    "0" * 5000,
+    3,
+]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"files": []},
+        {"files": {"topology/pointers.npy": "x", "topology/edges.npy": [1]}},
+        {"files": {name: [1, 2] for name in NOT_OF_PARTS if isinstance(name, str)}},
+        {"begun": 5},
+        {"begun": [["x"], {}, None]},
+        {"begun": NOT_OF_PARTS},
+        {"asked": [], "begun": NOT_OF_PARTS},
+    ],
+    ids=["no files", "no sums", "files", "no list", "no names", "names", "asked"],
+)
+def test_a_damaged_journal_is_an_error_or_is_gone_on_from(tmp_path: Path, change: dict) -> None:
+    folder = tmp_path / "parts"
+    cut_homogeneous(folder, 2)
+    expected = Manifest.read(folder).files
+    whole = json.loads((folder / MANIFEST).read_text())
+    facts = {"asked": whole["asked"], "files": whole["files"], "begun": sorted(whole["files"])}
+    (folder / JOURNAL).write_text(json.dumps({**facts, **change}))
+    (folder / MANIFEST).unlink()
+    for path in (tmp_path / "mine.txt", folder / "mine.txt"):
+        path.write_text("mine")
+    with contextlib.suppress(PartitionError):
+        cut_homogeneous(folder, 2)
+        assert Manifest.read(folder).files == expected
+    assert [path.read_text() for path in (tmp_path / "mine.txt", folder / "mine.txt")] == [
+        "mine"
+    ] * 2
+
+
+@pytest.mark.parametrize("name", [JOURNAL, MANIFEST])
+def test_a_description_that_is_too_deep_is_an_error(tmp_path: Path, name: str) -> None:
+    cut_homogeneous(tmp_path, 2)
+    (tmp_path / MANIFEST).unlink()
+    (tmp_path / name).write_text("[" * 100_000)
+    with pytest.raises(PartitionError, match="holds something else"):
+        cut_homogeneous(tmp_path, 2)
+    with pytest.raises(PartFileError):
+        Manifest.read(tmp_path)

@@ -442,3 +442,33 @@ def test_a_task_of_relbenchs_form_trains_with_nothing_from_the_future() -> None:
             assert int(batch.blocks[0].degrees()[place]) == seen
     with pytest.raises(DatabaseError, match="it has no `entity_col`"):
         sh.graphs.read_task(made, SimpleNamespace(), "train")
+
+
+@pytest.mark.parametrize("tables", [None, WANTED], ids=["declared", "told"])
+def test_a_damaged_sqlite_file_is_an_error_of_its_table(tmp_path: Path, tables: Any) -> None:
+    path = tmp_path / "shop.db"
+    write_sqlite(path)
+    content = bytearray(path.read_bytes())
+    content[100:200] = b"\xff" * 100
+    path.write_bytes(content)
+    with pytest.raises(DatabaseError, match="malformed"):
+        sh.graphs.from_tables(tables, database=path)
+
+
+@pytest.mark.parametrize("ending", ["arrow", "arrows"])
+def test_arrow_files_are_looked_at_before_they_are_read(tmp_path: Path, ending: str) -> None:
+    """Texts lie from one offset to the next: whoever believes a wrong one reads anything."""
+    import pyarrow.feather
+    import pyarrow.ipc
+
+    path, table = tmp_path / f"orders.{ending}", pyarrow.table({"note": ["fast", "very fast"]})
+    if ending == "arrow":
+        pyarrow.feather.write_feather(table, str(path), compression="uncompressed")
+    else:
+        with pyarrow.ipc.new_stream(str(path), table.schema) as stream:
+            stream.write_table(table)
+    right, wrong = (np.array([0, 4, last], dtype=np.int32).tobytes() for last in (13, 2**30))
+    assert path.read_bytes().count(right) == 1
+    path.write_bytes(path.read_bytes().replace(right, wrong))
+    with pytest.raises(DatabaseError, match="orders"):
+        sh.graphs.from_tables({"orders": Table(path, columns={"note": "text"})})

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import json
+import os
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from shorthaul.whole_file import whole_file
 
 _LOCK = ".lock"
 _WORK = "work/"
+_LONGEST_NAME_BYTES = 255  # of file systems
 
 
 class Journal:
@@ -33,6 +35,7 @@ class Journal:
         self.folder, self.asked, self.tell = folder, asked, tell
         self.files: dict[str, tuple[int, int]] = {}
         self.resumed_files = 0
+        self._saved: set[str] = set()  # names of the files of this run
         self._begun: set[str] = set()  # names of all files that are there or may be there, half
         begun, whole = _read(folder / JOURNAL), _read(folder / MANIFEST)
         found = begun or whole
@@ -44,7 +47,7 @@ class Journal:
         self._begun = _list_files(begun) | _list_files(whole)
         is_same = found.get("asked") == asked and not start_over
         if is_same:
-            self.files = {name: tuple(each) for name, each in found.get("files", {}).items()}
+            self.files = _list_whole(found)
         self._write()
         (folder / MANIFEST).unlink(missing_ok=True)
         if not is_same:
@@ -55,6 +58,7 @@ class Journal:
     def save(self, name: str, rows: int, make: Callable[[], Iterable[torch.Tensor]]) -> Path:
         """Write a table, unless this file is there from an earlier run and is whole."""
         path = self.folder / name
+        self._saved.add(name)
         if name in self.files and is_whole(path, *self.files[name]):
             self.resumed_files += 1
             return path
@@ -80,7 +84,8 @@ class Journal:
 
     def lasting_files(self) -> dict[str, tuple[int, int]]:
         """All that a reader needs."""
-        return {name: each for name, each in self.files.items() if not name.startswith(_WORK)}
+        lasting = {name for name in self._saved if not name.startswith(_WORK)}
+        return {name: each for name, each in self.files.items() if name in lasting}
 
     def _write(self) -> None:
         facts = {"asked": self.asked, "files": self.files, "begun": sorted(self._begun)}
@@ -135,22 +140,50 @@ def alone_in(folder: Path) -> Iterator[None]:
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        found = json.loads(path.read_text())
-    except (OSError, ValueError):
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
         return {}
-    return found if isinstance(found, dict) else {}
+    is_journal = (
+        isinstance(found, dict)
+        and isinstance(found.get("files", {}), dict)
+        and isinstance(found.get("begun", []), list)
+    )
+    return dict(found) if is_journal else {}
+
+
+def _list_whole(described: dict[str, Any]) -> dict[str, tuple[int, int]]:
+    """The finished files of a journal or a description of parts, with their sizes and checksums."""
+    return {
+        name: (each[0], each[1])
+        for name, each in described.get("files", {}).items()
+        if _is_of_parts(name)
+        and isinstance(each, list)
+        and [type(number) for number in each] == [int, int]
+    }
 
 
 def _list_files(described: dict[str, Any]) -> set[str]:
     """The files that a journal or a description of parts calls its own."""
-    names = {*described.get("files", {}), *described.get("begun", ())}
-    return {each for each in names if ".." not in Path(each).parts and not Path(each).is_absolute()}
+    return set(filter(_is_of_parts, (*described.get("files", {}), *described.get("begun", ()))))
+
+
+def _is_of_parts(name: Any) -> bool:
+    """Whether a file of parts may be called so: it lies in a folder of the parts' folder, no higher and no deeper."""
+    try:
+        words = os.fsencode(name).split(b"/") if isinstance(name, str) else []
+    except UnicodeEncodeError:
+        return False
+    return len(words) == 2 and all(
+        each not in (b"", b".", b"..") and b"\0" not in each and len(each) <= _LONGEST_NAME_BYTES
+        for each in words
+    )
 
 
 def _remove(folder: Path, names: set[str]) -> None:
     """Remove files, and the folders between that are empty then."""
     for each in names:
-        (folder / each).unlink(missing_ok=True)
+        with contextlib.suppress(IsADirectoryError, NotADirectoryError):  # no file of parts
+            (folder / each).unlink(missing_ok=True)
     between = {parent for each in names for parent in Path(each).parents} - {Path()}
     for parent in sorted(between, key=lambda path: -len(path.parts)):
         with contextlib.suppress(OSError):  # something else lies there

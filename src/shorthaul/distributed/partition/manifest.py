@@ -123,7 +123,14 @@ class Manifest:
                     "files": {name: tuple(each) for name, each in found["files"].items()},
                 }
             )
-        except (KeyError, TypeError, ValueError, AttributeError, OSError) as error:
+        except (
+            KeyError,
+            TypeError,
+            ValueError,
+            AttributeError,
+            OSError,
+            RecursionError,
+        ) as error:
             if isinstance(error, PartFileError):
                 raise
             raise PartFileError(path, f"it cannot be read ({error})", _AGAIN + ".") from error

@@ -94,6 +94,17 @@ def from_tables(
             in memory.
     """
     opened = open_database(database)
+    try:
+        return _make(opened, tables, strict=strict, folder=folder)
+    finally:
+        if opened is not None and opened is not database:
+            opened.close()
+
+
+def _make(
+    opened: Any, tables: Mapping[str, Table] | None, *, strict: bool, folder: Any
+) -> DatabaseGraph:
+    """The graph of tables that are in `opened`, or say themselves where they are."""
     skipped: tuple[str, ...] = ()
     if tables is None:
         if not isinstance(opened, sqlite3.Connection):
@@ -116,8 +127,6 @@ def from_tables(
             return replace(made, skipped_keys=skipped)
         finally:
             workspace.connection.close()
-            if opened is not None and opened is not database:
-                opened.close()
 
 
 def _build(

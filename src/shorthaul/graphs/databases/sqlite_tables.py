@@ -23,7 +23,7 @@ class DeclaredTables(NamedTuple):
 def read_sqlite_tables(database: sqlite3.Connection) -> DeclaredTables:
     """The tables of a SQLite database, with the keys that it declares."""
     query = "SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite_%' ORDER BY name"
-    names = [row[0] for row in ask(database, query)]
+    names = [row[0] for row in ask(database, query, "database")]
     columns = {name: _describe(database, name) for name in names}
     primary = {
         name: [row[1] for row in sorted(rows, key=lambda row: row[5]) if row[5]]
@@ -54,7 +54,7 @@ class _ForeignKey(NamedTuple):
 
 def _read_foreign_keys(database: sqlite3.Connection, name: str) -> list[_ForeignKey]:
     """As they were declared, each with all of its columns."""
-    rows = ask(database, f"PRAGMA foreign_key_list({quoted(name)})")
+    rows = ask(database, f"PRAGMA foreign_key_list({quoted(name)})", name)
     found = []
     for number in sorted({row[0] for row in rows}, reverse=True):
         own = sorted((row for row in rows if row[0] == number), key=lambda row: row[1])
@@ -117,7 +117,8 @@ def read_sqlite_rows(database: sqlite3.Connection, name: str) -> Iterator[Any]:
                 for values, kind in zip(zip(*rows, strict=True), schema.types, strict=True)
             ]
             yield pyarrow.table(columns, schema=schema)
-    except sqlite3.Error as error:
+    # Arrow's are of values that have another type than all of their column have: indexes may say so wrongly.
+    except (sqlite3.Error, pyarrow.ArrowException) as error:
         raise DatabaseError(name, str(error)) from error
 
 
@@ -139,7 +140,7 @@ def _read_kinds(database: sqlite3.Connection, name: str, pyarrow: Any) -> Iterat
         raise DatabaseError(name, "the database has no table of that name.")
     for column in found:
         query = f"SELECT DISTINCT typeof({quoted(column)}) FROM {quoted(name)}"
-        kinds = {row[0] for row in ask(database, query)} - {"null"}
+        kinds = {row[0] for row in ask(database, query, name)} - {"null"}
         if kinds <= {"integer"}:
             yield column, pyarrow.int64()
         elif kinds <= {"integer", "real"}:
@@ -149,11 +150,14 @@ def _read_kinds(database: sqlite3.Connection, name: str, pyarrow: Any) -> Iterat
 
 
 def _describe(database: sqlite3.Connection, name: str) -> list[Any]:
-    return ask(database, f"PRAGMA table_info({quoted(name)})")
+    return ask(database, f"PRAGMA table_info({quoted(name)})", name)
 
 
-def ask(database: sqlite3.Connection, query: str) -> list[Any]:
-    """The rows of a query as tuples, whatever a connection makes of rows."""
+def ask(database: sqlite3.Connection, query: str, where: str) -> list[Any]:
+    """The rows of a query as tuples, whatever a connection makes of rows; an error says what it is about."""
     cursor = database.cursor()
     cursor.row_factory = None
-    return cursor.execute(query).fetchall()
+    try:
+        return cursor.execute(query).fetchall()
+    except sqlite3.Error as error:
+        raise DatabaseError(where, str(error)) from error
