@@ -19,7 +19,7 @@ _FILE = click.Path(dir_okay=False, resolve_path=True)
 def advise(
     directory: str | None, no_trials: bool, path: str | None, words: tuple[str, ...]
 ) -> None:
-    """Show where a script's step spends memory and time, and what to change.
+    """Show what a script's step costs, and what to change.
 
     The script runs, unedited, until its model is called in training for the second time. Steps are
     measured on the inputs of that call; then the script ends.
