@@ -11,6 +11,7 @@ from shorthaul.offload.saved.identity import (
     VersionWitness,
     bytes_of_range,
     find_key,
+    find_owner,
     find_view,
     why_not_movable,
 )
@@ -108,3 +109,14 @@ def test_an_address_is_not_reused_while_it_is_referred_to():
 def test_what_has_to_stay(make, reason):
     tensor = make()
     assert why_not_movable(tensor) == reason
+
+
+def test_views_have_the_owner_that_counts_their_versions():
+    base = torch.randn(6, 6, requires_grad=True) * 2
+    first, second = base.chunk(2)
+    assert find_owner(base) is base
+    assert find_owner(first) is base
+    assert find_owner(second[1:].t()) is base
+    apart = base.unsafe_chunk(2)[0]
+    assert find_owner(apart) is apart
+    assert find_owner(base.data) is not base

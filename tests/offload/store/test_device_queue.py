@@ -33,6 +33,12 @@ class HostStreams(RecordedStreams):
     def __init__(self, *, is_fast: bool) -> None:
         super().__init__()
         self.is_fast = is_fast  # whether copies are over before anybody looks
+        self.keeps_sources = (
+            True  # until they are copied, as PyTorch keeps memory, but not storages
+        )
+
+    def copy(self, target: torch.Tensor, source: torch.Tensor, stream: Stream) -> None:
+        super().copy(target, source if self.keeps_sources else source.clone(), stream)
 
     def is_done(self, event: Event) -> bool:
         if self.is_fast:
@@ -131,6 +137,8 @@ def test_what_is_not_there_yet_is_waited_for(tmp_path: Path) -> None:
     expected = gradients_of([x], lambda: _chain(x, 3))
     x.grad = None
     offload = device_offload(tmp_path, is_fast=False)
+    assert offload.store.devices is not None
+    offload.store.devices.copier.backend.keeps_sources = False  # type: ignore[attr-defined]
     with offload:
         loss = _chain(x, 3)
         assert offload.store.counts.offloaded == 3
@@ -161,7 +169,7 @@ def test_a_graph_can_be_used_again(tmp_path: Path) -> None:
     require_equal(first, second)
 
 
-def test_the_same_tensor_leaves_once_and_views_leave_on_their_own(tmp_path: Path) -> None:
+def test_the_same_tensor_leaves_once(tmp_path: Path) -> None:
     x = leaf(64, 64)
     offload = device_offload(tmp_path)
     with offload:
@@ -172,6 +180,60 @@ def test_the_same_tensor_leaves_once_and_views_leave_on_their_own(tmp_path: Path
         assert counts.deduplicated == 1
         loss.backward()
     settled_report(offload)
+
+
+@pytest.mark.parametrize("is_fast", [True, False])
+def test_views_of_one_tensor_leave_once(is_fast: bool, tmp_path: Path) -> None:
+    """Query, key and value of a fused product: one storage, one owner, one version."""
+    x, w = leaf(64, 64), leaf(64, 192)
+
+    def step() -> torch.Tensor:
+        q, k, v = (x @ w).chunk(3, -1)
+        return (q * k * v).sum()
+
+    expected = gradients_of([x, w], step)
+    x.grad = w.grad = None
+    offload = device_offload(tmp_path, is_fast=is_fast, policy="all")
+    with offload:
+        loss = step()
+        counts = offload.store.counts
+        assert counts.deduplicated == 2
+        assert counts.offloaded_bytes == 4 * 64 * (192 + 64)  # theirs, and q * k
+        loss.backward()
+    require_equal(expected, [x.grad, w.grad])
+    settled_report(offload)
+
+
+def test_views_that_count_versions_of_their_own_leave_on_their_own(tmp_path: Path) -> None:
+    """`unsafe_chunk` shares memory alone: that the bytes are the same could only be read."""
+    x, w = leaf(64, 64), leaf(64, 192)
+    offload = device_offload(tmp_path, policy="all")
+    with offload:
+        q, k, v = (x @ w).unsafe_chunk(3, -1)
+        loss = (q * k * v).sum()
+        assert offload.store.counts.deduplicated == 0
+        loss.backward()
+        del q, k, v
+    settled_report(offload)
+
+
+def test_what_still_lives_is_not_copied_back(tmp_path: Path) -> None:
+    x = leaf(64, 64)
+    expected = gradients_of([x], lambda: (x * 2).sin().sum())
+    x.grad = None
+    offload = device_offload(tmp_path, is_fast=False, policy="all")
+    with offload:
+        h = x * 2
+        loss = h.sin().sum()
+        assert offload.store.counts.offloaded == 1
+        loss.backward()  # while the copy out is under way, or was never written
+    require_equal(expected, [x.grad])
+    del h, loss
+    counts = settled_report(offload).counts
+    assert (counts.found_alive, counts.forwarded) == (1, 0)
+    assert offload.store.devices is not None
+    log = offload.store.devices.copier.backend.log  # type: ignore[attr-defined]
+    assert len([each for each in log if each.endswith(": copy")]) == 1
 
 
 def test_what_needs_no_gradient_stays(tmp_path: Path) -> None:

@@ -78,6 +78,16 @@ def find_view(tensor: torch.Tensor, key: StorageKey) -> View:
     )
 
 
+def find_owner(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor whose versions `tensor` counts: what it is a view of, or itself.
+
+    Two saved tensors of one owner, one range and one version have the same bytes, which nobody has to
+    read. Others may share their memory and not their versions (`unsafe_chunk`, `.data`).
+    """
+    base = tensor._base
+    return tensor if base is None else base
+
+
 def bytes_of_range(tensor: torch.Tensor, key: StorageKey) -> torch.Tensor:
     """The bytes of the range as a flat tensor that shares them and keeps the storage alive."""
     flat = torch.empty(0, dtype=torch.uint8, device=tensor.device)

@@ -32,7 +32,13 @@ from shorthaul.errors import InPlaceChangeError
 from shorthaul.offload.codecs.compression import Codec
 from shorthaul.offload.device.copies import CopyOut
 from shorthaul.offload.drive.spool import Slot
-from shorthaul.offload.saved.identity import StorageKey, StorageReference, VersionWitness, View
+from shorthaul.offload.saved.identity import (
+    StorageKey,
+    StorageReference,
+    VersionWitness,
+    View,
+    find_owner,
+)
 from shorthaul.storage.buffer_pool import Buffer
 from shorthaul.storage.engine import Ticket
 
@@ -104,7 +110,7 @@ class Record:
     device: torch.device | None = None  # where the bytes go back to, if that is a GPU
     arrival: CopyOut | None = None  # their way from there to the buffer, until it is over
     returned: Any = None  # the mark behind the copy that brought them back last
-    saved: weakref.ref[torch.Tensor] | None = None  # the tensor on the GPU that was saved first
+    saved: weakref.ref[torch.Tensor] | None = None  # on a GPU, what the first tensor is a view of
 
     @property
     def key(self) -> StorageKey:
@@ -120,6 +126,14 @@ class Record:
     def size_bytes(self) -> int:
         """Bytes of the range."""
         return self.key.length_bytes
+
+    def has_owner_of(self, tensor: torch.Tensor) -> bool:
+        """Whether `tensor` counts its versions with what was saved on a GPU."""
+        return self.saved is not None and self.saved() is find_owner(tensor)
+
+    def find_original(self) -> torch.UntypedStorage | None:
+        """The storage that the bytes were saved from, if somebody still holds it."""
+        return self.holdings.original.revive(self.key.start_bytes + self.size_bytes)
 
     def move_to(self, state: State) -> None:
         """Change state, in an allowed direction only."""

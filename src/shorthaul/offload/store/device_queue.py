@@ -12,6 +12,7 @@ import torch
 
 from shorthaul.fallbacks import note_fallback
 from shorthaul.offload.device.copies import DeviceCopier
+from shorthaul.offload.saved.identity import find_owner
 from shorthaul.offload.saved.record import Record
 from shorthaul.offload.store.disk_queues import Slots, WriteLane
 from shorthaul.offload.store.payload import Payloads
@@ -47,7 +48,7 @@ class DeviceLane:
         if codec is not None:
             reason = f"the tensors are on {tensor.device.type}, and packing is done by the CPU"
             note_fallback(f'compress="{codec.name}"', "writing tensors as they are", reason)
-        record.device, record.saved = content.device, weakref.ref(tensor)
+        record.device, record.saved = content.device, weakref.ref(find_owner(tensor))
         record.buffer, record.payload_bytes = buffer, content.numel()
         target = buffer.tensor(torch.uint8, (record.payload_bytes,))
         reference, writes, payloads = weakref.ref(record), self._writes, self._payloads

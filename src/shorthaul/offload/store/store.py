@@ -145,7 +145,7 @@ class ActivationStore:
         if record is None or record.kept is not None:
             return record
         if record.saved is not None:  # on a GPU the host would have to wait for a sum
-            return record if record.saved() is tensor else None
+            return record if record.has_owner_of(tensor) else None
         is_same = self.payloads.sum_of(bytes_of_range(tensor, key)) == record.content_sum
         return record if is_same else None
 
@@ -283,15 +283,13 @@ class ActivationStore:
                     self.devices.use_again(record, storage)
                 self._hold(record, storage)
                 return storage, 0
-            if record.buffer is not None:
-                storage = self._forward(record, record.buffer)
-            else:
-                needed_bytes = record.key.start_bytes + record.size_bytes
-                original = record.holdings.original.revive(needed_bytes)
+            buffer = record.buffer
+            if buffer is None or record.device is not None:
+                original = record.find_original()
                 if original is not None:
                     self.counts.found_alive += 1
                     return original, record.key.start_bytes
-                storage = self._finish_load(record)
+            storage = self._finish_load(record) if buffer is None else self._forward(record, buffer)
             record.holdings.restored = StorageReference(storage)
             self._hold(record, storage)
             return storage, 0
