@@ -1,5 +1,6 @@
 """The Triton kernels, interpreted, equal ATen; their plans are pure."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -57,3 +58,24 @@ def test_tiles_follow_the_sizes() -> None:
 def test_double_precision_is_not_offered() -> None:
     problem = ConvProblem(6, 4, (1, 3, 2), dtype=torch.float64)
     assert triton_launch.supports(problem) == "torch.float64 has no Triton kernel"
+
+
+@pytest.mark.parametrize(("asked", "is_rounded"), [("highest", False), ("high", True)])
+def test_float32_is_rounded_where_the_call_or_pytorch_allows_it(
+    asked: str, is_rounded: bool
+) -> None:
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision(asked)
+    try:
+        exact, half = ConvProblem(6, 4, (1, 3, 2)), ConvProblem(6, 4, (1, 3, 2), dtype=torch.half)
+        for problem, expected in (
+            (exact, is_rounded),
+            (replace(exact, exact=False), True),
+            (half, False),
+        ):
+            assert triton_launch._constants(problem)["PRECISION"] == (
+                "tf32" if expected else "ieee"
+            )
+        assert triton_launch.uses_tensor_cores(exact) == is_rounded
+    finally:
+        torch.set_float32_matmul_precision(before)

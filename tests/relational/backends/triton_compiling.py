@@ -28,6 +28,7 @@ _INDEX_LISTS = {
     "members",
 }  # fmt: skip
 _VALUES = {"x", "y", "w", "out"}
+EXACT = {"PRECISION": "ieee"}
 
 
 def compile_work(
@@ -45,12 +46,13 @@ def compile_work(
             options["num_warps"] = bucket.warps
     elif isinstance(work, Product):
         kernel = triton_products.product_kernel
-        constants = {"HAS_ORDER": True, "HAS_GATHER": work.x.way is not None}
+        constants = {"HAS_ORDER": True, "HAS_GATHER": work.x.way is not None, **EXACT}
         constants |= plan.constants[number]
     else:
         assert isinstance(work, OuterSum)
         kernel = triton_products.outer_kernel
-        constants = {"HAS_ORDER": True, "HAS_X": True, "HAS_Y": True} | plan.constants[number]
+        constants = {"HAS_ORDER": True, "HAS_X": True, "HAS_Y": True, **EXACT}
+        constants |= plan.constants[number]
     made = compile_kernel(kernel, _types(kernel, plan), constants, capability, **options)
     cubin: bytes = made["cubin"]
     return cubin

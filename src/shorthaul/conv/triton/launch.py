@@ -26,6 +26,7 @@ from shorthaul.conv.triton.kernels import (
 )
 from shorthaul.jit.launching.device_guard import computing_on
 from shorthaul.jit.launching.launch_grid import flat_grid
+from shorthaul.jit.launching.product_precision import choose_product_precision
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 # Pixels that one program of the weight gradient's first pass sums up; a constant, so that the
@@ -79,9 +80,14 @@ def _on_its_device(launch: Callable[..., Tensor]) -> Callable[..., Tensor]:
     return guarded
 
 
+def choose_precision(problem: ConvProblem) -> str:
+    """TF32 rounds inputs to ten bits: only where `exact=False` or PyTorch's setting allows it."""
+    return choose_product_precision(problem.dtype) if problem.exact else "tf32"
+
+
 def uses_tensor_cores(problem: ConvProblem) -> bool:
     """Whether products are taken by tensor cores: not those of float32, unless TF32 is allowed."""
-    return problem.dtype is not torch.float32 or not problem.exact
+    return problem.dtype is not torch.float32 or choose_precision(problem) == "tf32"
 
 
 def _choose_tile(problem: ConvProblem, rows: int, columns: int) -> Tile:
@@ -267,8 +273,7 @@ def _constants(problem: ConvProblem) -> dict[str, Any]:
         "CHANNELS": problem.in_channels_per_group,
         "OUTPUTS": problem.out_channels_per_group,
         **dict(zip(names, values, strict=True)),
-        # TF32 rounds inputs to ten bits: only where the caller allows a larger error.
-        "PRECISION": "ieee" if problem.exact else "tf32",
+        "PRECISION": choose_precision(problem),
     }
 
 

@@ -11,6 +11,7 @@ import triton
 import triton.language as tl
 
 from shorthaul.jit.launching.launch_grid import flat_grid
+from shorthaul.jit.launching.product_precision import choose_product_precision
 from shorthaul.relational.backends.run import WIDE
 from shorthaul.relational.backends.triton.products import (
     outer_kernel,
@@ -128,6 +129,7 @@ def launch_product(
         columns,
         HAS_ORDER=order is not None,
         HAS_GATHER=gather is not None,
+        PRECISION=choose_product_precision(x.dtype),
         **constants,
     )
 
@@ -162,6 +164,7 @@ def launch_outer(
             HAS_ORDER=order is not None,
             HAS_X=gathers[0] is not None,
             HAS_Y=gathers[1] is not None,
+            PRECISION=choose_product_precision(x.dtype),
             num_stages=OUTER_STAGES,
             **constants,
         )

@@ -8,8 +8,9 @@ looks nothing up and no relation, however large or small, leaves a GPU waiting f
 is masked. Sums have one fixed order: a weight's gradient is summed within each tile, then over the
 tiles of its type from the first to the last, without atomics.
 
-float32 and 16-bit products of wide matrices are taken by `tl.dot`, exactly (no TF32); float64 and
-narrow ones (an attention vector is one column) by multiplying and adding up, which wastes no padding.
+float32 and 16-bit products of wide matrices are taken by `tl.dot`, exactly unless PyTorch was told that
+TF32 will do (`PRECISION`); float64 and narrow ones (an attention vector is one column) by multiplying
+and adding up, which wastes no padding.
 """
 
 import triton
@@ -39,7 +40,7 @@ def product_kernel(
     limits, owners, order, gather, x, w, out, TILES, COLUMN_BLOCKS,
     HAS_ORDER: tl.constexpr, HAS_GATHER: tl.constexpr, TURNED: tl.constexpr,
     HEADS: tl.constexpr, INNER: tl.constexpr, DEPTH: tl.constexpr, WIDTH: tl.constexpr,
-    REAL: tl.constexpr, USES_DOT: tl.constexpr,
+    REAL: tl.constexpr, USES_DOT: tl.constexpr, PRECISION: tl.constexpr,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """out[row] = x[gather[row]] W[type of row], head by head."""
@@ -65,7 +66,7 @@ def product_kernel(
             place = matrix + k[:, None] * WIDTH + column[None, :]
         weights = tl.load(w + place, mask=is_deep[:, None] & is_column[None, :], other=0.0)
         if USES_DOT:
-            total = tl.dot(vectors, weights, total, input_precision="ieee")
+            total = tl.dot(vectors, weights, total, input_precision=PRECISION)
         else:
             total += tl.sum(vectors.to(REAL)[:, :, None] * weights.to(REAL)[None, :, :], axis=1)
     place = ((row * HEADS * INNER + lane) * WIDTH)[:, None] + column[None, :]
@@ -78,7 +79,7 @@ def outer_kernel(
     limits, order, gather_x, gather_y, x, y, partial, TILES,
     HAS_ORDER: tl.constexpr, HAS_X: tl.constexpr, HAS_Y: tl.constexpr,
     HEADS: tl.constexpr, INNER: tl.constexpr, DEPTH: tl.constexpr, WIDTH: tl.constexpr,
-    REAL: tl.constexpr, USES_DOT: tl.constexpr,
+    REAL: tl.constexpr, USES_DOT: tl.constexpr, PRECISION: tl.constexpr,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """partial[tile] = the sum over the tile's rows of x^T y, head by head."""
@@ -107,7 +108,7 @@ def outer_kernel(
                 other=0.0,
             )
             if USES_DOT:
-                total = tl.dot(tl.trans(a), b, total, input_precision="ieee")
+                total = tl.dot(tl.trans(a), b, total, input_precision=PRECISION)
             else:
                 total += tl.sum(a.to(REAL)[:, :, None] * b.to(REAL)[:, None, :], axis=0)
     place = ((tile * HEADS + head) * DEPTH + k)[:, None] * WIDTH + column[None, :]
