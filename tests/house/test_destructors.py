@@ -10,7 +10,6 @@ ALLOWED = {
     "offload/saved/identity.py": "such references die while the store settles, with interrupts deferred",
     "offload/store/store.py": "a store is closed by its context; this is for one that was forgotten",
     "offload/device/copies.py": "waits for copies on a device, of a copier that was forgotten",
-    "offload/device/gds_engine.py": "a handle of another library; it is given up with its file",
     "tensors/cuda/registration.py": "unmaps memory from devices, under a lock",
     "advice/watching/observation.py": "notes when memory goes, in one step that is only watched",
     "graphs/loading/batch_pipeline.py": "ends the threads of an epoch that was left in its middle",
