@@ -176,6 +176,13 @@ class Settings:
         "one of auto, generated, torch",
         "generated kernels, plain PyTorch fallbacks, or whichever works here",
     )
+    device_checks = Setting(
+        "SHORTHAUL_DEVICE_CHECKS",
+        lambda: "late",
+        _one_of("late", "at_once"),
+        "one of late, at_once",
+        "wrong row ids on a GPU are found when it costs no wait, or the host waits for each gather",
+    )
     autotune = Setting(
         "SHORTHAUL_AUTOTUNE",
         lambda: "on",

@@ -13,6 +13,7 @@ from shorthaul.errors import (
     ActivationLostError,
     BufferBudgetError,
     CacheOwnershipError,
+    CapturedDropoutError,
     ChangedFileError,
     CheckpointError,
     ClosedTableError,
@@ -38,6 +39,7 @@ from shorthaul.errors import (
     KernelMismatchError,
     KernelPendingError,
     KernelStatusError,
+    LateRowIndexError,
     LayerArgumentError,
     LayerLanguageError,
     MachineMemoryError,
@@ -315,6 +317,16 @@ GOLDEN: dict[ShorthaulError, str] = {
         "gathers (float32 x 7): expected the same bits, got others.\n"
         "  Do not trust results of this device; SHORTHAUL_KERNELS=torch computes without these\n"
         "  kernels. `shorthaul doctor --gpu --json` makes a report to send."
+    ),
+    LateRowIndexError(1234, "cuda:1"): (
+        "an earlier gather on cuda:1 was given a row id that its table does not have, at position "
+        "1,234 of its ids. What it gathered there is zeros.\n"
+        "  With SHORTHAUL_DEVICE_CHECKS=at_once the gather itself raises, and names the id."
+    ),
+    CapturedDropoutError("gat"): (
+        "the compiled layer `gat` draws its dropout anew for each call, and a CUDA graph that "
+        "captured one would repeat the same choice at every replay.\n"
+        "  Leave the layer out of the graph, or capture it in evaluation: layer.eval()."
     ),
     GridTooLargeError("sum_kernel", 2**31, 2**31 - 1): (
         "sum_kernel would need 2,147,483,648 programs, and a GPU counts to 2,147,483,647.\n"

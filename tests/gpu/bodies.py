@@ -17,9 +17,10 @@ from torch import nn
 from torch.nn import functional as F  # noqa: N812
 
 import shorthaul as sh
-from shorthaul.errors import RowIndexError
+from shorthaul.errors import LateRowIndexError, RowArgumentError, RowIndexError
 from shorthaul.graphs import LinkLoader, MiniBatchLoader, NeighborSampler, RelationalGraph
 from shorthaul.settings import settings
+from shorthaul.tensors.cuda.gather import require_ids_in_range
 
 Body = Callable[[torch.device], None]
 BODIES: list[Body] = []
@@ -73,9 +74,37 @@ def parts_of_rows_and_of_tables_are_read_where_they_lie(device: torch.device) ->
 def ids_out_of_range_are_named(device: torch.device) -> None:
     table = sh.unified(torch.randn(10, 8))
     for wrong in (10, -11):
-        for given in (torch.tensor([1, wrong]), torch.tensor([1, wrong], device=device)):
-            with pytest.raises(RowIndexError, match=str(wrong)):
-                table.gather(given, device=device)
+        given = torch.tensor([1, wrong])
+        with pytest.raises(RowIndexError, match=str(wrong)):
+            table.gather(given, device=device)
+        with (
+            settings.override(device_checks="at_once"),
+            pytest.raises(RowIndexError, match=str(wrong)),
+        ):
+            table.gather(given.to(device), device=device)
+
+
+@body
+def wrong_ids_on_a_device_are_told_later(device: torch.device) -> None:
+    table = sh.unified(torch.randn(10, 8))
+    right, wrong = (torch.tensor(each, device=device) for each in ([1, 2], [1, 10]))
+    for part in (table, table[2:]):
+        got = part.gather(wrong, device=device)
+        assert torch.equal(got[1].cpu(), torch.zeros(8))
+        torch.cuda.synchronize(device)
+        with pytest.raises(LateRowIndexError, match="position 1 "):
+            table.gather(right, device=device)
+        table.gather(right, device=device)  # told once
+        part.gather(wrong, device=device)
+        with pytest.raises(LateRowIndexError, match="position 1 "):
+            require_ids_in_range()
+        require_ids_in_range()
+    for pointers in ([0, 3], [1, 2], [0, 2, 1, 2]):
+        table.gather_reduce(torch.tensor(pointers, device=device), right, "sum")
+        with pytest.raises(RowArgumentError, match="ascending from 0"):
+            require_ids_in_range()
+    table.gather_reduce(torch.tensor([0, 1, 2], device=device), right, "sum")
+    require_ids_in_range()
 
 
 @body

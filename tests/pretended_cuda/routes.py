@@ -21,23 +21,32 @@ from pathlib import Path
 import torch
 from torch import nn
 from torch.nn import functional as F  # noqa: N812
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
 import shorthaul as sh
 from shorthaul.errors import (
+    CapturedDropoutError,
     DeviceRoomError,
     GradientPlaceError,
+    LateRowIndexError,
     PlacementError,
     UnifiedSourceError,
 )
 from shorthaul.graphs import MiniBatchLoader, NeighborSampler, RelationalGraph
 from shorthaul.graphs.sampling.block_sums import reduce_block
 from shorthaul.settings import settings
-from shorthaul.tensors.cuda.gather import copy_ahead
+from shorthaul.tensors.cuda.gather import (
+    copy_ahead,
+    gather_for_device,
+    gather_reduce_for_device,
+    require_ids_in_range,
+)
 from tests.gpu.bodies import BODIES, Body
-from tests.pretended_cuda.torch_cuda import events, launches
+from tests.pretended_cuda.torch_cuda import capturing, events, launches
 
 OTHER = torch.device("cuda", 1)  # the current device is 0
+HOST = torch.device("cpu")
 LARGEST_GRID = (2**31 - 1, 2**16 - 1, 2**16 - 1)
 ROUTES: list[Callable[[], None]] = []
 
@@ -55,9 +64,15 @@ def _graph() -> RelationalGraph:
     )
 
 
-def _require_launched_on(device: int) -> None:
+def _require_launched_on(
+    device: int, stream: torch.cuda.Stream | None = None, *, elsewhere: str = ""
+) -> None:
+    """On the caller's stream of the device, but for the kernel that has a stream of its own."""
+    stream = stream or torch.cuda.current_stream(device)
     assert launches, "no kernel was launched"
     assert {each.device for each in launches} == {device}
+    streams = {each.stream for each in launches if each.kernel != elsewhere}
+    assert streams == {stream.number}, streams
     for each in launches:
         assert all(size <= most for size, most in zip(each.grid, LARGEST_GRID, strict=False))
 
@@ -94,7 +109,7 @@ def batches_come_to_the_current_device_and_layers_take_them() -> None:
         got = layer(batch.features, batch.blocks[0])
         torch.testing.assert_close(got.cpu(), wanted)
         got.sum().backward()
-    _require_launched_on(1)
+    _require_launched_on(1, elsewhere="gather_kernel")
 
 
 @route
@@ -164,6 +179,58 @@ def what_shares_a_page_with_a_mapped_table_is_copied_before_it_can_be_freed() ->
     assert asked[apart.data_ptr()]
 
 
+class _Waits(TorchDispatchMode):
+    """What would make the host wait for a device: numbers that it reads."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[str] = []
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        is_device = any(isinstance(each, torch.Tensor) and each.is_cuda for each in args)
+        is_copy = function is torch.ops.aten._to_copy.default and kwargs.get("device") == HOST
+        if is_device and (is_copy or function is torch.ops.aten._local_scalar_dense.default):
+            self.found.append(str(function))
+        return function(*args, **kwargs)
+
+
+@route
+def gathers_with_ids_on_the_device_wait_for_nothing() -> None:
+    table, ids = sh.unified(torch.randn(50, 8)).table, torch.tensor([3, 1, 3], device=OTHER)
+    pointers = torch.tensor([0, 2, 3], device=OTHER)
+    for _ in range(3):  # the first maps the table
+        events.clear()
+        with _Waits() as waits:
+            gather_for_device(table, ids, OTHER)
+            gather_reduce_for_device(table, pointers, ids, OTHER)
+    assert waits.found == []
+    assert not [each for each in events if str(each[0]).startswith("synchronize")], events
+    with settings.override(device_checks="at_once"), _Waits() as waits:
+        gather_for_device(table, ids, OTHER)
+        gather_reduce_for_device(table, pointers, ids, OTHER)
+    assert waits.found, "asked to look at once, the host waits"
+
+
+@route
+def gathers_can_be_captured_in_a_graph() -> None:
+    table, ids = sh.unified(torch.randn(50, 8)).table, torch.tensor([3, 50], device=OTHER)
+    gather_for_device(table, ids[:1], OTHER)  # maps it, as a step before the capture does
+    gather_for_device(table, ids[:1], OTHER)
+    events.clear()
+    with capturing(), _Waits() as waits:
+        for _ in range(2):
+            gather_for_device(table, ids, OTHER)
+            gather_reduce_for_device(table, torch.tensor([0, 2], device=OTHER), ids, OTHER)
+    assert waits.found == []
+    assert events == []
+    try:
+        require_ids_in_range()
+    except LateRowIndexError:
+        return
+    raise AssertionError("a replayed gather's wrong id was not found")
+
+
 @route
 def a_block_is_indexed_where_it_lies() -> None:
     graph, layer = _graph(), sh.relational.RGATConv(8, 4, 3, heads=2)
@@ -231,6 +298,23 @@ def layers_of_one_relation_take_graphs_edges_and_blocks() -> None:
 
 
 @route
+def dropout_is_not_captured_in_a_graph() -> None:
+    edges = torch.randint(8, (2, 16), generator=torch.Generator().manual_seed(0))
+    graph = RelationalGraph.from_edge_index(edges, num_nodes=8)
+    layer, x = sh.relational.GATConv(4, 2, heads=2, dropout=0.5).to(OTHER), torch.randn(8, 4)
+    first = layer(x.to(OTHER), graph)
+    assert not torch.equal(first, layer(x.to(OTHER), graph)), "each call draws anew"
+    expected = layer.eval()(x.to(OTHER), graph)
+    with capturing():
+        assert torch.equal(layer(x.to(OTHER), graph), expected)
+        try:
+            layer.train()(x.to(OTHER), graph)
+        except CapturedDropoutError:
+            return
+    raise AssertionError("a replayed graph would drop the same elements each time")
+
+
+@route
 def nodes_given_by_number_are_found_on_the_device() -> None:
     graph, layer = _graph(), sh.relational.RGCNConv(40, 4, 3)
     (block,) = NeighborSampler(graph, [-1]).sample(torch.arange(9)).blocks
@@ -276,6 +360,59 @@ def convolutions_run_where_their_tensors_are() -> None:
     for one, other in zip(moved, given, strict=True):
         torch.testing.assert_close(one.grad.cpu(), other.grad, rtol=1e-4, atol=1e-3)
     _require_launched_on(1)
+
+
+@route
+def launches_follow_the_callers_stream_with_his_tensors() -> None:
+    graph, layer = _graph(), sh.relational.RGCNConv(8, 4, 3).to(OTHER)
+    u, x = sh.unified(torch.randn(40, 8)), torch.randn(40, 8).to(OTHER)
+    ids, pointers = torch.tensor([3, 1, 39], device=OTHER), torch.tensor([0, 1, 3], device=OTHER)
+    image, weight = torch.randn(2, 4, 6, 6).to(OTHER), torch.randn(6, 4, 3, 3).to(OTHER)
+    stream = torch.cuda.Stream(1)
+    with torch.cuda.stream(stream), settings.override(kernels="generated"):
+        rows = u[ids]
+        sums = u.gather_reduce(pointers, ids)
+        layer(x, graph)
+        sh.conv2d(image, weight)
+    _require_launched_on(1, stream)
+    of_kernel = {each.kernel: each.arguments for each in launches}
+    gather, reduce = of_kernel["gather_kernel"], of_kernel["reduce_kernel"]
+    for told in (gather, reduce):
+        assert told["table"] == u.data_ptr(), "rows are read where they lie"
+        assert (told["COUNT"], told["ROWS"], told["ids"]) == (3, 40, ids.data_ptr())
+    assert gather["output"] == rows.data_ptr()
+    assert (reduce["output"], reduce["pointers"]) == (sums.data_ptr(), pointers.data_ptr())
+    product = next(each.arguments for each in launches if each.kernel == "product_kernel")
+    assert (product["DEPTH"], product["WIDTH"], product["PRECISION"]) == (8, 4, "ieee")
+    convolution = of_kernel["forward_kernel"]
+    assert (convolution["CHANNELS"], convolution["OUTPUTS"]) == (4, 6)
+    assert (convolution["KH"], convolution["KW"], convolution["HAS_BIAS"]) == (3, 3, False)
+
+
+@route
+def a_replaced_model_runs_where_it_is() -> None:
+    model = nn.Sequential(
+        nn.Conv2d(4, 8, 3, padding=1),
+        nn.ReLU(),
+        nn.Conv2d(8, 8, 3, padding=1, groups=8),  # depthwise
+        nn.Conv2d(8, 4, 1),
+    )
+    x = torch.randn(2, 4, 8, 8)
+    expected = model(x)
+    expected.square().sum().backward()
+    replaced = copy.deepcopy(model)
+    replaced.zero_grad()
+    sh.replace_convs(replaced, policy="always")
+    replaced = replaced.to(OTHER)
+    with settings.override(kernels="generated"):
+        got = replaced(x.to(OTHER))
+        got.square().sum().backward()
+    torch.testing.assert_close(got.cpu(), expected, rtol=1e-4, atol=1e-4)
+    for one, other in zip(replaced.parameters(), model.parameters(), strict=True):
+        torch.testing.assert_close(one.grad.cpu(), other.grad, rtol=1e-4, atol=1e-3)
+    _require_launched_on(1)
+    forward = [each.arguments for each in launches if each.kernel == "forward_kernel"]
+    assert [(each["CHANNELS"], each["OUTPUTS"]) for each in forward] == [(4, 8), (1, 1), (8, 4)]
 
 
 @route

@@ -25,11 +25,13 @@ class Launch:
     grid: tuple[int, ...]
     device: int
     stream: int
+    arguments: dict[str, Any]  # by name: addresses of tensors, and numbers
 
 
 launches: list[Launch] = []
 events: list[tuple[Any, ...]] = []  # what streams were told, in order
 _library: Any = None
+_is_capturing = False
 _interpreting = threading.Lock()  # the interpreter changes Triton's language while it runs
 
 
@@ -131,6 +133,17 @@ def stream(given: Stream | None) -> Iterator[None]:
         _library.pretended_set_device(device)
 
 
+@contextmanager
+def capturing() -> Iterator[None]:
+    """As while a CUDA graph is captured: what is launched is done at once, and nothing may be waited for."""
+    global _is_capturing
+    _is_capturing = True
+    try:
+        yield
+    finally:
+        _is_capturing = False
+
+
 def _exchange(device: int) -> int:
     before = int(_library.pretended_current_device())
     if device >= 0:
@@ -191,6 +204,7 @@ def pretend(library: ctypes.CDLL) -> None:
         "stream": stream,
         "Stream": Stream,
         "Event": Event,
+        "is_current_stream_capturing": lambda: _is_capturing,
         "synchronize": lambda device=None: events.append(("synchronize device", _index(device))),
         "get_device_properties": lambda device=None: properties,
         "get_device_capability": lambda device=None: (8, 0),
@@ -204,10 +218,15 @@ def pretend(library: ctypes.CDLL) -> None:
     torch.cuda.default_generators = tuple(torch.Generator() for _ in range(DEVICES))
     torch._C._cuda_getDevice = torch.cuda.current_device  # what Dynamo asks
     _pretend_launches()
-    from shorthaul.tensors.cuda import gather, runtime
+    from shorthaul.tensors.cuda import gather, late_check, runtime
 
     for module in (gather, runtime):
         module.load_runtime = Runtime  # type: ignore[attr-defined]
+    late_check.make_host_memory = lambda: torch.empty(2, dtype=torch.int64)
+
+
+def _tell(value: Any) -> Any:
+    return value.data_ptr() if isinstance(value, torch.Tensor) else value
 
 
 def _pretend_launches() -> None:
@@ -229,7 +248,9 @@ def _pretend_launches() -> None:
         grid = self.grid
         if callable(grid):
             grid = grid(options)
-        launches.append(Launch(name, tuple(grid), device, current_stream().number))
+        given = dict(zip(self.arg_names, arguments, strict=False)) | options
+        told = {key: _tell(each) for key, each in given.items()}
+        launches.append(Launch(name, tuple(grid), device, current_stream().number, told))
         with _interpreting:
             return run(
                 self, *map(seen, arguments), **{key: seen(each) for key, each in options.items()}

@@ -54,6 +54,7 @@ from shorthaul.errors.offload import (
     TemporaryFileSystemError,
 )
 from shorthaul.errors.relational import (
+    CapturedDropoutError,
     CompilerDefectError,
     LayerArgumentError,
     LayerLanguageError,
@@ -88,6 +89,7 @@ from shorthaul.errors.tables import (
     DeviceRoomError,
     DiskTensorError,
     GradientPlaceError,
+    LateRowIndexError,
     MissingTableError,
     PlacementError,
     ReadOnlyTableError,
@@ -106,6 +108,7 @@ __all__ = [
     "BufferBudgetError",
     "CacheOwnershipError",
     "CancelledError",
+    "CapturedDropoutError",
     "ChangedFileError",
     "CheckpointError",
     "ClosedTableError",
@@ -138,6 +141,7 @@ __all__ = [
     "KernelMismatchError",
     "KernelPendingError",
     "KernelStatusError",
+    "LateRowIndexError",
     "LayerArgumentError",
     "LayerLanguageError",
     "MachineMemoryError",

@@ -54,3 +54,14 @@ class SecondDerivativeError(ShorthaulError, NotImplementedError):
             "slower.\n"
             "  If that was not intended, omit create_graph=True."
         )
+
+
+class CapturedDropoutError(ShorthaulError, RuntimeError):
+    """A relational layer with dropout was captured in a CUDA graph."""
+
+    def __init__(self, layer: str) -> None:
+        super().__init__(
+            f"the compiled layer `{layer}` draws its dropout anew for each call, and a CUDA graph that "
+            "captured one would repeat the same choice at every replay.\n"
+            "  Leave the layer out of the graph, or capture it in evaluation: layer.eval()."
+        )

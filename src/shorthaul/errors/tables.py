@@ -23,6 +23,18 @@ class RowIndexError(ShorthaulError, IndexError):
         self.index, self.position, self.rows = index, position, rows
 
 
+class LateRowIndexError(ShorthaulError, IndexError):
+    """An earlier gather on a device was given a row id that its table does not have."""
+
+    def __init__(self, position: int, device: str) -> None:
+        super().__init__(
+            f"an earlier gather on {device} was given a row id that its table does not have, at "
+            f"position {position:,} of its ids. What it gathered there is zeros.\n"
+            "  With SHORTHAUL_DEVICE_CHECKS=at_once the gather itself raises, and names the id."
+        )
+        self.position = position
+
+
 class RowArgumentError(ShorthaulError, TypeError, ValueError):
     """A table of rows was made or asked with arguments that do not fit."""
 

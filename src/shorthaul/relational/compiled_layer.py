@@ -40,6 +40,7 @@ from shorthaul.relational.runtime.arguments import (
     return_results,
 )
 from shorthaul.relational.runtime.autograd import run_recorded
+from shorthaul.relational.runtime.dropout_seed import draw_seed
 from shorthaul.relational.runtime.torch_operator import name_function, record_call
 from shorthaul.relational.topology.block_graph import graph_of_block
 from shorthaul.relational.topology.device_topology import on_device
@@ -261,11 +262,8 @@ class CompiledFunction:
             graph = graph_of_block(graph, count_relations(self.names_per_relation, tensors))
         topology = on_device(Topology.of(graph, num_targets), device_of(tensors))
         values = prepare_arguments(program, topology, tensors)
-        seed = (
-            int(torch.randint(2**62, (), dtype=torch.int64, device="cpu"))
-            if training and self.has_dropout
-            else 0
-        )
+        is_dropping = training and self.has_dropout
+        seed = draw_seed(self.program.name, topology.edge_ids.device) if is_dropping else 0
         needing: tuple[str, ...] = ()
         if torch.is_grad_enabled():
             needing = tuple(name for name, value in values.items() if value.requires_grad)

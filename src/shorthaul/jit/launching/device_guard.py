@@ -26,3 +26,12 @@ def with_number(device: torch.device | str) -> torch.device:
     if device.type != "cuda" or device.index is not None:
         return device
     return torch.device("cuda", torch.cuda.current_device())
+
+
+def is_capturing(device: torch.device) -> bool:
+    """Whether what is launched on `device` now goes into a CUDA graph.
+
+    >>> is_capturing(torch.device("cpu"))
+    False
+    """
+    return device.type == "cuda" and torch.cuda.is_current_stream_capturing()

@@ -17,7 +17,6 @@ import threading
 import weakref
 from dataclasses import dataclass, field
 from types import ModuleType
-from typing import TYPE_CHECKING
 
 import torch
 
@@ -27,6 +26,7 @@ from shorthaul.jit.launching.device_guard import computing_on, with_number
 from shorthaul.jit.launching.triton_at_hand import require_triton, why_no_triton
 from shorthaul.meter import record_move
 from shorthaul.settings import settings
+from shorthaul.tensors.cuda.late_check import LateCheck
 from shorthaul.tensors.cuda.mapping import map_rows
 from shorthaul.tensors.cuda.registration import HostRegistry
 from shorthaul.tensors.cuda.row_cache import DeviceRowCache, plan_hot_rows
@@ -35,10 +35,13 @@ from shorthaul.tensors.kernels.host_kernels import plain_ids
 from shorthaul.tensors.kernels.plain_rows import Reduction
 from shorthaul.tensors.kernels.stored_rows import StoredRows
 from shorthaul.tensors.tables.row_range import RowRange
-from shorthaul.tensors.tables.table import HostTable, RowTable, before_writing, require_reduction
-
-if TYPE_CHECKING:
-    from shorthaul.tensors.cuda.triton_launch import RangeFlag
+from shorthaul.tensors.tables.table import (
+    HostTable,
+    RowTable,
+    before_writing,
+    require_reducible,
+    require_reduction,
+)
 
 WHAT = "gathers for CUDA"
 INSTEAD = "gathers by the CPU, and copies"
@@ -59,6 +62,9 @@ class DeviceGather:
 
     registry: HostRegistry
     _mapped: weakref.WeakKeyDictionary[RowTable, dict[torch.device, _Mapped]] = field(
+        default_factory=weakref.WeakKeyDictionary
+    )
+    _checks: weakref.WeakKeyDictionary[RowTable, dict[torch.device, LateCheck]] = field(
         default_factory=weakref.WeakKeyDictionary
     )
     _lock: threading.RLock = field(default_factory=threading.RLock)
@@ -100,6 +106,13 @@ class DeviceGather:
         record_move("memory", device.type, cache.values.nbytes, "hot rows")
         return float(uses[plan.hot_ids].sum()) / max(1.0, float(uses.sum()))
 
+    def require_clear(self) -> None:
+        """Wait for the devices, and raise if a gather so far was given an id out of range."""
+        with self._lock:
+            checks = [each for known in self._checks.values() for each in known.values()]
+        for check in checks:
+            check.require_clear()
+
     def gather(
         self,
         table: RowTable,
@@ -108,12 +121,11 @@ class DeviceGather:
         *,
         out: torch.Tensor | None = None,
         is_sorted: bool = False,
-        flag: RangeFlag | None = None,
     ) -> torch.Tensor:
         """The rows that `ids` name, on `device`.
 
-        Ids on the device are checked by the kernel. Without a `flag` the answer is waited for, and
-        an id out of range is a `RowIndexError`; with one, `flag.require_clear` asks when it suits.
+        Ids on the device are checked by the kernel, for whose answer the host does not wait: an id out
+        of range is a `LateRowIndexError` of a later gather, or of `require_clear`.
         """
         rows = self.map(table, device)
         if rows is None:
@@ -126,13 +138,14 @@ class DeviceGather:
                 ids = copy_ahead(plain_ids(ids.cpu(), table.rows), device)
             if launch is None:
                 return _hand_out(_select(rows, ids), device, out)
-            own = flag or launch.RangeFlag(device)
+            check = self._check(table, device)
+            check.raise_if_over()
             cache = self._find(table, device).cache
             gathered: torch.Tensor = launch.gather_rows(
-                rows, ids, own, out=out, is_sorted=is_sorted, cache=cache
+                rows, ids, check, out=out, is_sorted=is_sorted, cache=cache
             )
-            if flag is None and not is_checked:
-                own.require_clear(ids, table.rows)
+            if not is_checked:
+                check.note_launch(ids, table.rows)
         return gathered
 
     def gather_reduce(
@@ -151,29 +164,38 @@ class DeviceGather:
             on_host = None if weights is None else weights.cpu()
             reduced = table.gather_reduce(pointers.cpu(), ids.cpu(), op, on_host)
             return _hand_out(reduced, device, None)
-        # Ids are checked by the kernel: here only their kind and number matter, not what they are.
-        require_reduction(
-            table,
-            pointers.cpu(),
-            torch.empty(ids.shape, dtype=ids.dtype, device="cpu"),
-            op,
-            weights,
-        )
-        _count(table, ids.shape[0], device)
         with computing_on(device):
-            flag = launch.RangeFlag(device)
-            ids = ids.to(device)
+            check = self._check(table, device)
+            check.raise_if_over()
+            # Numbers on the device are checked there: here only their kind and count matter.
+            if check.is_late and pointers.device == device:
+                require_reducible(table, _as_host(pointers), _as_host(ids), op, weights)
+                check.note_segments(pointers, len(ids))
+            else:
+                require_reduction(table, pointers.cpu(), _as_host(ids), op, weights)
+            _count(table, ids.shape[0], device)
+            is_checked = ids.device.type == "cpu" and device.type != "cpu"
+            if is_checked:
+                ids = copy_ahead(plain_ids(ids, table.rows), device)
             on_device: torch.Tensor = launch.reduce_rows(
                 rows,
                 pointers.to(device),
                 ids,
                 op,
-                flag,
+                check,
                 weights=None if weights is None else weights.to(device),
                 cache=self._find(table, device).cache,
             )
-            flag.require_clear(ids, table.rows)
+            if not is_checked:
+                check.note_launch(ids, table.rows)
         return on_device
+
+    def _check(self, table: RowTable, device: torch.device) -> LateCheck:
+        with self._lock:
+            known = self._checks.setdefault(_owner_of(table), {})
+            if device not in known:
+                known[device] = LateCheck(device)
+            return known[device]
 
     def _find(self, table: RowTable, device: torch.device) -> _Mapped:
         with self._lock:
@@ -228,6 +250,20 @@ def _lay_out(
     return seen.set_(whole.untyped_storage(), offset, tensor.shape, tensor.stride())
 
 
+def _as_host(ids: torch.Tensor) -> torch.Tensor:
+    """As many ids of the same kind on the host, whatever they are."""
+    return torch.empty(ids.shape, dtype=ids.dtype, device="cpu")
+
+
+def _owner_of(table: RowTable) -> RowTable:
+    """The table whose rows a slice is of: what is asked of slices is noted where they come from."""
+    if isinstance(table, RowRange):
+        return _owner_of(table.table)
+    if isinstance(table, HostTable) and table.memory is not None:
+        return table.memory
+    return table
+
+
 def _count(table: RowTable, rows: int, device: torch.device) -> None:
     """Rows that the device reads itself are in the table's `stats()` like any others."""
     whole = table.table if isinstance(table, RowRange) else table
@@ -275,6 +311,18 @@ def gather_reduce_for_device(
         reduced = table.gather_reduce(pointers.cpu(), ids.cpu(), op, on_host)
         return _hand_out(reduced, device, None)
     return gatherer.gather_reduce(table, pointers, ids, device, op, weights)
+
+
+def require_ids_in_range() -> None:
+    """Wait for all devices, and raise if a gather so far was given an id that its table does not have.
+
+    Gathers with ids on a device do not wait for the check of their ids; this does, as after a replayed
+    CUDA graph or at the end of an epoch.
+
+    >>> require_ids_in_range()
+    """
+    if _system_gather.cache_info().currsize:
+        _system_gather().require_clear()
 
 
 def view_for_device(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 import triton
@@ -17,6 +17,7 @@ import triton.language as tl
 from shorthaul.errors import RowArgumentError, RowIndexError
 from shorthaul.jit.launching.launch_grid import flat_grid
 from shorthaul.meter import record_launch
+from shorthaul.tensors.cuda.late_check import NO_BAD_POSITION
 from shorthaul.tensors.cuda.row_cache import DeviceRowCache
 from shorthaul.tensors.cuda.triton_gather import gather_kernel, reduce_kernel
 from shorthaul.tensors.kernels.plain_rows import Reduction, sum_dtype
@@ -28,7 +29,6 @@ MOST_LANES = 64
 VECTORS_PER_PROGRAM = 256
 ROWS_AT_ONCE = 8  # of one segment, in flight together
 WORDS = {8: torch.int64, 4: torch.int32, 2: torch.int16, 1: torch.int8}
-NO_BAD_POSITION = 2**63 - 1
 
 
 @dataclass(frozen=True)
@@ -76,8 +76,16 @@ def choose_vectors(
     )
 
 
+class Flag(Protocol):
+    """Where a kernel leaves the smallest position of an id that is out of range."""
+
+    @property
+    def position(self) -> torch.Tensor:
+        """One number on the device."""
+
+
 class RangeFlag:
-    """Where a kernel leaves the smallest position of an id that is out of range.
+    """A flag of its own, for who looks at it.
 
     Looking waits for the device. Gathers that share a flag can be looked at once, later.
     """
@@ -95,7 +103,7 @@ class RangeFlag:
 def gather_rows(
     rows: StoredRows,
     ids: torch.Tensor,
-    flag: RangeFlag,
+    flag: Flag,
     *,
     out: torch.Tensor | None = None,
     is_sorted: bool = False,
@@ -155,7 +163,7 @@ def reduce_rows(
     pointers: torch.Tensor,
     ids: torch.Tensor,
     op: Reduction,
-    flag: RangeFlag,
+    flag: Flag,
     *,
     weights: torch.Tensor | None = None,
     cache: DeviceRowCache | None = None,

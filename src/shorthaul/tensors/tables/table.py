@@ -18,7 +18,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NoReturn
 
 import torch
 
@@ -39,6 +39,7 @@ __all__ = [
     "TableStats",
     "plain_ids",
     "require_ids",
+    "require_reducible",
     "require_reduction",
 ]
 
@@ -316,27 +317,39 @@ def require_reduction(
     weights: torch.Tensor | None,
 ) -> None:
     """Refuse arguments of `gather_reduce` that do not fit together."""
+    require_reducible(table, pointers, ids, op, weights)
+    is_right = (
+        int(pointers[0]) == 0
+        and int(pointers[-1]) == len(ids)
+        and bool((pointers.diff() >= 0).all())
+    )
+    if not is_right:
+        _refuse_pointers(len(ids), f"{int(pointers[0]):,} to {int(pointers[-1]):,}")
+
+
+def require_reducible(
+    table: RowTable,
+    pointers: torch.Tensor,
+    ids: torch.Tensor,
+    op: str,
+    weights: torch.Tensor | None,
+) -> None:
+    """Refuse what needs no look at the numbers: wherever they lie, nobody waits for them."""
     if op not in REDUCTIONS:
         raise RowArgumentError("op", "one of sum, mean, max", repr(op))
     if table.dtype not in FLOATING:
         raise RowArgumentError("a table that is reduced", "floating-point rows", str(table.dtype))
     require_ids(ids)
     require_ids(pointers)
-    is_right = (
-        len(pointers) > 0
-        and int(pointers[0]) == 0
-        and int(pointers[-1]) == len(ids)
-        and bool((pointers.diff() >= 0).all())
-    )
-    if not is_right:
-        raise RowArgumentError(
-            "pointers",
-            f"ascending from 0 to the number of ids, {len(ids):,}",
-            "none" if len(pointers) == 0 else f"{int(pointers[0]):,} to {int(pointers[-1]):,}",
-        )
+    if len(pointers) == 0:
+        _refuse_pointers(len(ids), "none")
     if weights is not None and (weights.shape != ids.shape or not weights.is_floating_point()):
         raise RowArgumentError(
             "weights",
             f"{len(ids):,} floating-point numbers, one for each id",
             f"{weights.dtype} of shape {tuple(weights.shape)}",
         )
+
+
+def _refuse_pointers(ids: int, got: str) -> NoReturn:
+    raise RowArgumentError("pointers", f"ascending from 0 to the number of ids, {ids:,}", got)
