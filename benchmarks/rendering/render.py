@@ -28,9 +28,14 @@ from benchmarks.rendering.claims import render_claims, render_claims_briefly
 from benchmarks.rendering.curve import draw_curve, draw_curves
 from benchmarks.rendering.heat_map import draw_heat_map, draw_memory
 from benchmarks.rendering.reference import render_errors, render_pages, render_settings
+from benchmarks.rendering.rooflines import (
+    render_convolution_rooflines,
+    render_relational_rooflines,
+)
 from benchmarks.rendering.stages import PICTURE as STAGES_PICTURE
 from benchmarks.rendering.stages import draw_stages, render_stages
 from benchmarks.rendering.style import digest_sources, read_signature, sign
+from benchmarks.rendering.transactions import render_transactions, render_transfer_model
 from shorthaul.units import format_bytes, format_seconds
 
 ROOT = Path(__file__).parents[2]
@@ -135,6 +140,10 @@ def list_tables(root: Path, directory: Path) -> dict[str, Callable[[], str]]:
             "claims-in-brief": partial(render_claims_briefly, directory),
             "stages": render_stages,
             "machine-code": render_machine_code,
+            "transactions": render_transactions,
+            "transfer-model": render_transfer_model,
+            "relational-rooflines": render_relational_rooflines,
+            "convolution-rooflines": render_convolution_rooflines,
         }
     )
 
