@@ -12,6 +12,7 @@ from shorthaul.errors import GraphError, GraphFileError
 from shorthaul.graphs import RelationalGraph
 from shorthaul.graphs.attached_data import count_within_relation, gather_edge_rows, join_relations
 from shorthaul.tensors import UnifiedTensor
+from shorthaul.tensors.tables.table import HostTable
 
 RATES, CITES = ("user", "rates", "film"), ("film", "cites", "film")
 
@@ -147,7 +148,11 @@ def test_rows_of_relations_are_found_by_edge_ids() -> None:
         edges={"x": {"1": torch.tensor([[10.0], [30.0]])}}
     )
     edges = torch.tensor([3, 0, 1, 3])
-    found = gather_edge_rows(graph, graph.edge_data["x"], edges, lambda: graph.relation[edges])
+    stored = graph.edge_data["x"]
+    assert not isinstance(stored, torch.Tensor)
+    tables = {each: HostTable(rows) for each, rows in stored.items()}
+    found = gather_edge_rows(graph, tables, edges, lambda: graph.relation[edges])
+    assert not isinstance(found, torch.Tensor)
     ((places, rows),) = found.values()
     assert places.tolist() == [0, 2, 3]
     assert rows.flatten().tolist() == [30.0, 10.0, 30.0]

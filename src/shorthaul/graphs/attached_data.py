@@ -13,7 +13,7 @@ of the relation's edges, in the order in which that relation's edges were given.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -22,9 +22,21 @@ from shorthaul.errors import GraphError
 from shorthaul.graphs.edge_tensors import as_plain
 from shorthaul.graphs.index.indexes import RelationIndex
 from shorthaul.graphs.relation import Relation
+from shorthaul.tensors.tables.table import RowTable
 from shorthaul.tensors.unified_tensor import UnifiedTensor
 
 EdgeRows = torch.Tensor | Mapping[Relation, torch.Tensor]
+
+
+class PlacedRows(NamedTuple):
+    """Rows of one relation's edges among edges of several."""
+
+    places: torch.Tensor  # where the relation's edges are, ascending
+    rows: torch.Tensor  # one for each of them
+
+
+# What was gathered for some edges: a row for each, or by relation.
+GatheredEdgeRows = torch.Tensor | Mapping[Relation, PlacedRows]
 
 
 class Edges(Protocol):
@@ -134,17 +146,21 @@ def join_relations(graph: Edges, parts: Mapping[Relation, Any], fill: float) -> 
 
 
 def gather_edge_rows(
-    graph: Edges, rows: EdgeRows, edges: torch.Tensor, relations: Callable[[], torch.Tensor]
-) -> Any:
+    graph: Edges,
+    tables: RowTable | Mapping[Relation, RowTable],
+    edges: torch.Tensor,
+    relations: Callable[[], torch.Tensor],
+) -> GatheredEdgeRows:
     """The rows of `edges`; by relation, each with the places that its edges have among `edges`."""
-    if isinstance(rows, torch.Tensor):
-        return rows[edges]
+    if isinstance(tables, RowTable):
+        return tables.gather(edges)
     numbers = relations()
     found = {}
-    for relation, values in rows.items():
+    for relation, table in tables.items():
         number = graph.relations.index(relation)
         places = torch.nonzero(numbers == number)[:, 0]
-        found[relation] = (places, values[count_within_relation(graph, edges[places], number)])
+        own = count_within_relation(graph, edges[places], number)
+        found[relation] = PlacedRows(places, table.gather(own))
     return found
 
 

@@ -11,6 +11,7 @@ from shorthaul.errors import SamplingError
 from shorthaul.graphs.attached_data import range_of_relation
 from shorthaul.graphs.edge_tensors import as_plain, numbers_at, read_numbers
 from shorthaul.graphs.graph import RelationalGraph
+from shorthaul.graphs.loading.edge_columns import EdgeColumns
 from shorthaul.graphs.loading.epochs import EpochLoader, attach_graph, choose_sampler
 from shorthaul.graphs.loading.feature_rows import FeatureRows, as_table
 from shorthaul.graphs.loading.link_batch import LinkBatch, LinkSample
@@ -81,6 +82,8 @@ class LinkLoader(EpochLoader[LinkSample, LinkBatch]):
         resample: As in `NeighborSampler` (default True).
         drop_last: Whether a smaller last batch is left out (default False).
         prefetch: Batches made ahead in two threads; 0 makes each when it is asked for (default 2).
+        edge_data: Names of the graph's edge data whose rows batches bring for the edges of their
+            blocks; None (default) for none.
         device: Where batches are wanted; None (default) leaves them on the CPU.
         progress: Whether a bar shows the progress of each epoch (default False).
     """
@@ -110,10 +113,11 @@ class LinkLoader(EpochLoader[LinkSample, LinkBatch]):
         resample: bool = True,
         drop_last: bool = False,
         prefetch: int = 2,
+        edge_data: str | Sequence[str] | None = None,
         device: torch.device | str | None = None,
         progress: bool = False,
     ) -> None:
-        self.graph = graph
+        self.graph, self._edge_columns = graph, EdgeColumns(graph, edge_data)
         self.sampler = choose_sampler(
             graph, fan_outs, num_neighbors, replace=replace, resample=resample, seed=seed
         )
@@ -128,9 +132,8 @@ class LinkLoader(EpochLoader[LinkSample, LinkBatch]):
         self._labels = None if labels is None else as_table(labels, "labels", count, "edges")
         if labels is not None and negatives is not None:
             _require_positive(labels)
-        back = None
-        if leaves_out == "edge_and_reverse":
-            back = read_reverses(graph, reverses, self.links.relations)
+        reads_back = leaves_out == "edge_and_reverse"
+        back = read_reverses(graph, reverses, self.links.relations) if reads_back else None
         hidden = leaves_out is not None
         drawer = LinkDrawer(graph, self.sampler, self.links, negatives, num_negatives, hidden, back)
         super().__init__(
@@ -148,6 +151,7 @@ class LinkLoader(EpochLoader[LinkSample, LinkBatch]):
 
     def _complete(self, sample: LinkSample, device: torch.device | None) -> LinkBatch:
         features, positions = self._features.gather(sample.input_nodes, self._pool, device)
+        blocks = attach_graph(self.graph, sample.sample)
         inputs, pairs = sample.inputs, sample.sources.shape[0]
         if self._labels is not None:
             labels = self._labels.gather(inputs)
@@ -158,13 +162,14 @@ class LinkLoader(EpochLoader[LinkSample, LinkBatch]):
             sample.number,
             sample.sample.seeds,
             sample.sample.seed_rows,
-            attach_graph(self.graph, sample.sample),
+            blocks,
             features,
             labels,
             positions,
             sample.sample.trees,
             inputs,
             GraphTypes.of(self.graph),
+            self._edge_columns.gather(blocks),
             sources=sample.sources,
             targets=sample.targets,
             relations=sample.relations,

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from shorthaul.errors import SamplingError
+from shorthaul.graphs.attached_data import GatheredEdgeRows, PlacedRows
 from shorthaul.graphs.loading.typed_batch import (
     GraphTypes,
     HeteroBatch,
@@ -38,6 +39,8 @@ class MiniBatch:
     trees: torch.Tensor | None = None  # of disjoint samples: the seed of each input node
     inputs: torch.Tensor | None = None  # which of the loader's seeds were given
     graph_types: GraphTypes | None = None  # of the graph's nodes and edges
+    # For each block, what the loader brings of its edges: a row for each by name, or by relation.
+    edge_data: Sequence[Mapping[str, GatheredEdgeRows]] | None = None
 
     @property
     def input_nodes(self) -> torch.Tensor:
@@ -67,7 +70,12 @@ class MiniBatch:
                 f"a batch without {lacking} was asked for its types.\n"
                 "  Take batches of `sh.MiniBatchLoader` or `sh.LinkLoader`, with at least one hop."
             )
-        blocks = [split_block(each, self.graph_types) for each in self.blocks]
+        nothing: list[Mapping[str, GatheredEdgeRows]] = [{}] * len(self.blocks)
+        rows = nothing if self.edge_data is None else self.edge_data
+        blocks = [
+            split_block(block, self.graph_types, own)
+            for block, own in zip(self.blocks, rows, strict=True)
+        ]
         return HeteroBatch(split_features(self.features, blocks[0]), blocks)
 
     def to(self, device: torch.device | str) -> MiniBatch:
@@ -81,6 +89,11 @@ class MiniBatch:
                 return rows if rows is None else move(rows)
             return {name: move(each) for name, each in rows.items()}
 
+        def move_edges(rows: GatheredEdgeRows) -> GatheredEdgeRows:
+            if isinstance(rows, torch.Tensor):
+                return move(rows)
+            return {name: PlacedRows(*map(move, each)) for name, each in rows.items()}
+
         positions = move_rows(self.type_positions)
         assert not isinstance(positions, torch.Tensor)
         return replace(
@@ -93,6 +106,9 @@ class MiniBatch:
             type_positions=positions,
             trees=None if self.trees is None else move(self.trees),
             inputs=None if self.inputs is None else move(self.inputs),
+            edge_data=None
+            if self.edge_data is None
+            else [{name: move_edges(own) for name, own in each.items()} for each in self.edge_data],
         )
 
     def __repr__(self) -> str:

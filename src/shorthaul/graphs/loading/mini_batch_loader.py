@@ -11,6 +11,7 @@ import torch
 from shorthaul.errors import SamplingError
 from shorthaul.graphs.edge_tensors import read_numbers
 from shorthaul.graphs.graph import RelationalGraph
+from shorthaul.graphs.loading.edge_columns import EdgeColumns
 from shorthaul.graphs.loading.epochs import EpochLoader, attach_graph, choose_sampler
 from shorthaul.graphs.loading.feature_rows import FeatureRows, as_table
 from shorthaul.graphs.loading.mini_batch import MiniBatch
@@ -78,6 +79,8 @@ class MiniBatchLoader(EpochLoader[NeighborSample, MiniBatch]):
         resample: As in `NeighborSampler` (default True).
         drop_last: Whether a smaller last batch is left out (default False).
         prefetch: Batches made ahead in two threads; 0 makes each when it is asked for (default 2).
+        edge_data: Names of the graph's edge data whose rows batches bring for the edges of their
+            blocks; None (default) for none.
         device: Where batches are wanted; None (default) leaves them on the CPU.
         progress: Whether a bar shows the progress of each epoch (default False).
     """
@@ -102,10 +105,11 @@ class MiniBatchLoader(EpochLoader[NeighborSample, MiniBatch]):
         resample: bool = True,
         drop_last: bool = False,
         prefetch: int = 2,
+        edge_data: str | Sequence[str] | None = None,
         device: torch.device | str | None = None,
         progress: bool = False,
     ) -> None:
-        self.graph = graph
+        self.graph, self._edge_columns = graph, EdgeColumns(graph, edge_data)
         self.sampler = choose_sampler(
             graph, fan_outs, num_neighbors, replace=replace, resample=resample, seed=seed
         )
@@ -153,6 +157,7 @@ class MiniBatchLoader(EpochLoader[NeighborSample, MiniBatch]):
             sample.trees,
             sample.inputs,
             GraphTypes.of(self.graph),
+            self._edge_columns.gather(blocks),
         )
         return batch if device is None else batch.to(device)
 

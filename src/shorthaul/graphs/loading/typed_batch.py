@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import torch
 
 from shorthaul.errors import SamplingError
+from shorthaul.graphs.attached_data import GatheredEdgeRows
 from shorthaul.graphs.graph import RelationalGraph
 from shorthaul.graphs.relation import Relation
 from shorthaul.graphs.sampling.blocks import Block
@@ -42,7 +43,9 @@ class TypedBlock:
     num_targets: Mapping[str, int]  # how many of them are targets, by type
     # (2, E) int64 for each relation whose types have sources and targets, also without edges.
     edge_index_dict: Mapping[Relation, torch.Tensor]
-    edges: Mapping[Relation, torch.Tensor]  # the graph's edge ids, for data of edges
+    edges: Mapping[Relation, torch.Tensor]  # the graph's edge ids
+    # What the loader brings of edges, by name: `layer(.., edge_attr_dict=block.edge_data["stars"])`.
+    edge_data: Mapping[str, Mapping[Relation, torch.Tensor]] = field(default_factory=dict)
 
     def split(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
         """Rows by type.
@@ -112,8 +115,10 @@ class HeteroBatch:
         return self.blocks[-1].join(out_dict)
 
 
-def split_block(block: Block, types: GraphTypes) -> TypedBlock:
-    """The block with its nodes and edges by type."""
+def split_block(
+    block: Block, types: GraphTypes, edge_data: Mapping[str, GatheredEdgeRows]
+) -> TypedBlock:
+    """The block with its nodes and edges by type, and rows of its edges by relation."""
     nodes = block.source_nodes
     limits = torch.tensor(types.offsets[1:], dtype=nodes.dtype, device=nodes.device)
     kinds = torch.bucketize(nodes, limits, right=True)
@@ -140,7 +145,23 @@ def split_block(block: Block, types: GraphTypes) -> TypedBlock:
     for relation, own_ends, ids in found:
         if relation.source_type in positions and num_targets.get(relation.target_type):
             edge_index_dict[relation], edges[relation] = own_ends, ids
-    return TypedBlock(positions, num_targets, edge_index_dict, edges)
+    data = {}
+    for name, rows in edge_data.items():
+        known = _split_edge_rows(rows, order, counts, types.relations)
+        data[name] = {each: known[each] for each in edges if each in known}
+    return TypedBlock(positions, num_targets, edge_index_dict, edges, data)
+
+
+def _split_edge_rows(
+    rows: GatheredEdgeRows,
+    order: torch.Tensor,
+    counts: Sequence[int],
+    relations: Sequence[Relation],
+) -> dict[Relation, torch.Tensor]:
+    """Rows by relation, in the order in which the relation's edges are in the block."""
+    if isinstance(rows, torch.Tensor):
+        return dict(zip(relations, torch.split(rows[order], list(counts)), strict=True))
+    return {relation: own.rows for relation, own in rows.items()}
 
 
 def split_features(features: torch.Tensor | ByType | None, block: TypedBlock) -> ByType | None:
