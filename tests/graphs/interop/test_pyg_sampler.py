@@ -14,7 +14,7 @@ from shorthaul.graphs import RelationalGraph
 pytest.importorskip("torch_geometric")
 
 from torch_geometric.data import Data, HeteroData
-from torch_geometric.loader import LinkNeighborLoader, NeighborLoader
+from torch_geometric.loader import HGTLoader, LinkNeighborLoader, NeighborLoader
 from torch_geometric.sampler import NegativeSampling
 
 from shorthaul.graphs.interop.pyg_stores import FeatureStore, GraphStore
@@ -270,6 +270,19 @@ def test_both_directions() -> None:
 def test_what_cannot_be_replaced_is_named(make: Any, told: str) -> None:
     with pytest.raises(SamplingError, match=told):
         sh.graphs.accelerate_loader(make())
+
+
+def test_a_loader_of_budgets_is_refused_with_what_to_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch_geometric.sampler.hgt_sampler.WITH_TORCH_SPARSE", True)
+    loader = HGTLoader(heterogeneous(), num_samples=[4, 4], input_nodes="user")
+    with pytest.raises(SamplingError) as caught:
+        sh.graphs.accelerate_loader(loader)
+    assert str(caught.value) == (
+        "HGTLoader draws a number of nodes of each type in proportion to budgets, which shorthaul's sampler has not.\n"
+        "  A NeighborLoader trains the same models, HGTConv among them, and can be replaced: give it "
+        "num_neighbors={edge_type: [10, 5], ..}."
+    )
+    assert "HGTSampler" in type(loader.node_sampler).__name__  # it is as it was
 
 
 def test_a_seed_that_comes_twice_is_refused() -> None:

@@ -169,6 +169,13 @@ def _count_parts(is_own: torch.Tensor, stops: list[int]) -> list[int]:
 
 def _require_known(theirs: Any) -> None:
     """Raise for what only PyG's own sampler does."""
+    if isinstance(theirs, pyg.HGTSampler):
+        raise SamplingError(
+            "HGTLoader draws a number of nodes of each type in proportion to budgets, which shorthaul's "
+            "sampler has not.\n"
+            "  A NeighborLoader trains the same models, HGTConv among them, and can be replaced: give it "
+            "num_neighbors={edge_type: [10, 5], ..}."
+        )
     if not isinstance(theirs, pyg.NeighborSampler):
         raise SamplingError(
             f"the loader draws with {type(theirs).__name__}; PyG's NeighborSampler can be replaced, as it is "
