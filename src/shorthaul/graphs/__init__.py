@@ -2,7 +2,12 @@
 
 from shorthaul.graphs import readers, saving  # noqa: F401  (they enter the graph's doors)
 from shorthaul.graphs.databases.from_tables import DatabaseGraph, from_tables
-from shorthaul.graphs.databases.relbench import TaskSeeds, from_relbench, read_task
+from shorthaul.graphs.databases.relbench import (
+    TaskLinks,
+    TaskSeeds,
+    from_relbench,
+    read_task,
+)
 from shorthaul.graphs.databases.tables import Table
 from shorthaul.graphs.graph import RelationalGraph
 from shorthaul.graphs.index.indexes import PairIndex, RelationIndex, SourceIndex, TargetIndex
@@ -39,6 +44,7 @@ __all__ = [
     "SourceIndex",
     "Table",
     "TargetIndex",
+    "TaskLinks",
     "TaskSeeds",
     "TypedBlock",
     "accelerate_loader",

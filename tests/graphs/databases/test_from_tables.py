@@ -7,7 +7,6 @@ import sqlite3
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -383,92 +382,3 @@ def test_a_file_that_is_no_database_is_named(tmp_path: Path) -> None:
         sh.graphs.from_tables(WANTED, database=tmp_path / "text")
     with pytest.raises(DatabaseError, match="there is no such file"):
         sh.graphs.from_tables(WANTED, database=tmp_path / "gone")
-
-
-def test_a_task_of_relbenchs_form_trains_with_nothing_from_the_future() -> None:
-    pandas = pytest.importorskip("pandas")
-    rng = np.random.default_rng(0)
-    start = pandas.Timestamp("2020-01-01")
-    users = pandas.DataFrame({"user": np.arange(20), "age": rng.integers(18, 80, 20)})
-    sold = pandas.DataFrame(
-        {
-            "buyer": rng.integers(0, 20, 300),
-            "price": rng.random(300),
-            "date": start + pandas.to_timedelta(rng.integers(0, 100, 300), "D"),
-        }
-    )
-    database = SimpleNamespace(
-        table_dict={
-            "users": SimpleNamespace(
-                df=users, pkey_col="user", fkey_col_to_pkey_table={}, time_col=None
-            ),
-            "sold": SimpleNamespace(
-                df=sold, pkey_col=None, fkey_col_to_pkey_table={"buyer": "users"}, time_col="date"
-            ),
-        }
-    )
-    asked = pandas.DataFrame(
-        {
-            "user": rng.integers(0, 20, 40),
-            "date": start + pandas.to_timedelta(rng.integers(20, 80, 40), "D"),
-            "churn": rng.integers(0, 2, 40),
-        }
-    )
-    task = SimpleNamespace(
-        entity_col="user",
-        entity_table="users",
-        time_col="date",
-        target_col="churn",
-        get_table=lambda split: SimpleNamespace(df=asked),
-    )
-    made = sh.graphs.from_relbench(database)
-    rows = sh.graphs.read_task(made, task, "train")
-    loader = sh.MiniBatchLoader(
-        made.graph,
-        made.features,
-        seeds=rows.seeds,
-        times=rows.times,
-        seed_labels=rows.labels,
-        batch_size=16,
-        fan_outs=sh.NeighborSampler(made.graph, [-1], node_times="time"),
-    )
-    moments = asked["date"].to_numpy()
-    for batch in loader:
-        assert batch.labels is not None
-        assert batch.inputs is not None
-        assert batch.labels.tolist() == asked["churn"].to_numpy()[batch.inputs].tolist()
-        for place, row in enumerate(batch.inputs.tolist()):
-            seen = ((sold["buyer"] == asked["user"][row]) & (sold["date"] <= moments[row])).sum()
-            assert int(batch.blocks[0].degrees()[place]) == seen
-    with pytest.raises(DatabaseError, match="it has no `entity_col`"):
-        sh.graphs.read_task(made, SimpleNamespace(), "train")
-
-
-@pytest.mark.parametrize("tables", [None, WANTED], ids=["declared", "told"])
-def test_a_damaged_sqlite_file_is_an_error_of_its_table(tmp_path: Path, tables: Any) -> None:
-    path = tmp_path / "shop.db"
-    write_sqlite(path)
-    content = bytearray(path.read_bytes())
-    content[100:200] = b"\xff" * 100
-    path.write_bytes(content)
-    with pytest.raises(DatabaseError, match="malformed"):
-        sh.graphs.from_tables(tables, database=path)
-
-
-@pytest.mark.parametrize("ending", ["arrow", "arrows"])
-def test_arrow_files_are_looked_at_before_they_are_read(tmp_path: Path, ending: str) -> None:
-    """Texts lie from one offset to the next: whoever believes a wrong one reads anything."""
-    import pyarrow.feather
-    import pyarrow.ipc
-
-    path, table = tmp_path / f"orders.{ending}", pyarrow.table({"note": ["fast", "very fast"]})
-    if ending == "arrow":
-        pyarrow.feather.write_feather(table, str(path), compression="uncompressed")
-    else:
-        with pyarrow.ipc.new_stream(str(path), table.schema) as stream:
-            stream.write_table(table)
-    right, wrong = (np.array([0, 4, last], dtype=np.int32).tobytes() for last in (13, 2**30))
-    assert path.read_bytes().count(right) == 1
-    path.write_bytes(path.read_bytes().replace(right, wrong))
-    with pytest.raises(DatabaseError, match="orders"):
-        sh.graphs.from_tables({"orders": Table(path, columns={"note": "text"})})
