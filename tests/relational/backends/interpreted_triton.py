@@ -20,24 +20,31 @@ import triton.language as tl
 from shorthaul.graphs import RelationalGraph
 from shorthaul.relational import (
     CompGCNConv,
+    GATConv,
     GATv2Conv,
+    GCNConv,
+    GINConv,
+    GraphConv,
     HANConv,
+    HeteroConv,
     HGTConv,
     NodeFeature,
     RGATConv,
     RGCNConv,
     SAGEConv,
     SimpleHGN,
+    TransformerConv,
     Weight,
     layer,
     linear,
 )
 from shorthaul.relational.backends.triton import math as triton_math
-from shorthaul.relational.compiled_layer import CompiledFunction
 from shorthaul.relational.ir.dropout_mask import keep_mask, start_state
 from shorthaul.relational.ir.pointwise import POINTWISE
 from shorthaul.relational.ir.spaces import Space
+from shorthaul.relational.layers.homogeneous.base import HomogeneousConv
 from shorthaul.relational.passes import sides
+from tests.relational.layers.comparing import use_backend
 from tests.relational.programs import (
     LAYERS,
     attend,
@@ -88,9 +95,12 @@ def compare(module: torch.nn.Module, inputs: list[torch.Tensor], call: Call) -> 
 def _results(
     module: torch.nn.Module, inputs: list[torch.Tensor], call: Call, backend: str
 ) -> dict[str, torch.Tensor]:
-    for each in vars(module).values():
-        if isinstance(each, CompiledFunction):
-            each.backend = backend
+    for each in module.modules():
+        use_backend(each, backend)
+        for weighted in (False, True) if isinstance(each, HomogeneousConv) else ():
+            function = each.message_function(is_weighted=weighted)  # what a HeteroConv repeats
+            if function is not None:
+                function.backend = backend
     torch.manual_seed(3)  # of dropout
     out = call(module, *inputs)
     outputs = list(out.values()) if isinstance(out, dict) else out
@@ -151,7 +161,7 @@ def check_layer(made: torch.nn.Module, width: int, edge_dim: int = 0) -> dict[st
     inputs = [torch.randn(7, width, generator=generator).requires_grad_()]
     if edge_dim:
         inputs.append(torch.randn(24, edge_dim, generator=generator).requires_grad_())
-    if isinstance(made, SAGEConv | GATv2Conv):
+    if isinstance(made, HomogeneousConv | GINConv):
         return compare(
             made, inputs, lambda module, *given: module(given[0], edge_index, *given[1:])
         )
@@ -339,6 +349,28 @@ def layer_cases() -> Iterator[tuple[str, Callable[[], dict[str, float]]]]:
     yield "SAGE", lambda: check_layer(SAGEConv(6, 4), 6)
 
 
+def homogeneous_cases() -> Iterator[tuple[str, Callable[[], dict[str, float]]]]:
+    """The other layers of one relation, and of many that are computed together."""
+    yield "GAT", lambda: check_layer(GATConv(6, 4, heads=2, edge_dim=3), 6, 3)
+    yield "Transformer", lambda: check_layer(TransformerConv(6, 4, heads=2, beta=True), 6)
+    yield "GraphConv, max", lambda: check_layer(GraphConv(6, 4, "max"), 6)
+    yield "GCN", lambda: check_layer(GCNConv(6, 4), 6)
+    nn = torch.nn.Linear(6, 4)
+    yield "GIN, min", lambda: check_layer(GINConv(nn, train_eps=True, aggr="min"), 6)
+    yield "SAGE, several", lambda: check_layer(SAGEConv(6, 4, ["mean", "max"]), 6)
+    yield "HeteroConv of SAGE", lambda: check_typed(_make_hetero_sage, 1)
+    yield "HeteroConv of GAT", lambda: check_typed(_make_hetero_gat, 2)
+
+
+def _make_hetero_sage(widths: Any, out: int, metadata: Any, heads: int) -> HeteroConv:
+    return HeteroConv({each: SAGEConv((6, 6), out) for each in metadata[1]})
+
+
+def _make_hetero_gat(widths: Any, out: int, metadata: Any, heads: int) -> HeteroConv:
+    options = {"heads": heads, "add_self_loops": False}
+    return HeteroConv({each: GATConv((6, 6), out // heads, **options) for each in metadata[1]})
+
+
 def many_cases() -> Iterator[tuple[str, Callable[[], dict[str, float]]]]:
     """Every shared program on every graph, in every dtype."""
     graphs = {"small": small_graph, "hub": hub_graph, "no edges": no_edges}
@@ -352,6 +384,7 @@ def many_cases() -> Iterator[tuple[str, Callable[[], dict[str, float]]]]:
     for mod in ("additive", "scaled", "f-additive", "f-scaled"):
         yield f"RGAT, {mod}", lambda m=mod: check_layer(RGATConv(6, 4, 3, mod=m, heads=2), 6)
     yield "HGT, one head", lambda: check_typed(HGTConv, 1)
+    yield from homogeneous_cases()
 
 
 GROUPS = (kernel_cases, program_cases, layer_cases, many_cases)

@@ -34,6 +34,7 @@ CASES = {
     "HANConv": (lambda: pyg.HANConv(16, 16, TYPES, heads=2), _typed_inputs()),
     "GATv2Conv": (lambda: pyg.GATv2Conv(16, 8, heads=2), (X, EDGE_INDEX)),
     "SAGEConv": (lambda: pyg.SAGEConv(16, 8, normalize=True), (X, EDGE_INDEX)),
+    "SAGEConv, several": (lambda: pyg.SAGEConv(16, 8, aggr=["mean", "max"]), (X, EDGE_INDEX)),
     "SAGEConv apart": (
         lambda: pyg.SAGEConv((16, 16), 8, project=True),
         ((X, X[:12]), torch.stack([EDGE_INDEX[0], EDGE_INDEX[1] % 12])),
@@ -155,7 +156,12 @@ def _hooked():
     ("layer", "reason"),
     [
         (lambda: pyg.SAGEConv(4, 4, aggr="median"), "aggr is 'median'"),
-        (lambda: pyg.SAGEConv(4, 4, aggr=["mean", "max"]), "aggr is"),
+        (
+            lambda: pyg.SAGEConv(4, 4, aggr=["mean", "max"], aggr_kwargs={"mode": "sum"}),
+            "joins several aggregations by 'sum'; ours puts them side by side",
+        ),
+        (lambda: pyg.SAGEConv(4, 4, aggr=["mean", "median"]), "aggr is 'median'"),
+        (lambda: pyg.GraphConv(4, 4, aggr=["mean", "max"]), "ours takes one name"),
         (lambda: pyg.RGCNConv(4, 4, 2, flow="target_to_source"), "flow is 'target_to_source'"),
         (lambda: pyg.RGCNConv((4, 6), 4, 2), "width 4 and targets 6"),
         (lambda: Special(4, 4, 2), "subclass of RGCNConv"),

@@ -19,14 +19,26 @@ from tests.relational.layers.drawn_layers import Draw
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 AGGREGATIONS = ("sum", "sum", "sum", "mean", "mean", "max", "min", "cat", None)
-KINDS = ("sage", "sage max", "gat", "gatv2", "graph", "transformer", "gin", "gcn", "left")
+KINDS = (
+    "sage",
+    "sage max",
+    "sage several",
+    "gat",
+    "gatv2",
+    "graph",
+    "transformer",
+    "gin",
+    "gcn",
+    "left",
+)
 
 
 def _draw_conv(draw, kind, widths, same):
     """One relation's layer, and the name under which its edges' values are passed, if it has any."""
     out = 4
     if kind.startswith("sage"):
-        aggr = "max" if kind.endswith("max") else draw.pick("mean", "add")
+        aggr = {"sage max": "max", "sage several": ["max", "mean"]}.get(kind)
+        aggr = aggr or draw.pick("mean", "add")
         options = draw.options(root_weight=(False,), bias=(False,), normalize=(True,))
         return pyg.SAGEConv(widths, out, aggr=aggr, **options), ""
     if kind == "graph":

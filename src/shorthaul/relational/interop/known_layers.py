@@ -106,6 +106,18 @@ def _require_same_parameters(module: nn.Module, ours: nn.Module) -> None:
         )
 
 
+def _require_aggregations(module: Any) -> Any:
+    """One name, or several whose results are put side by side."""
+    if isinstance(module.aggr, list):
+        mode = getattr(module.aggr_module, "mode", None)
+        if mode != "cat":
+            raise CannotSwapError(
+                f"it joins several aggregations by {mode!r}; ours puts them side by side"
+            )
+        return list(module.aggr)
+    return _require_aggregation(module)
+
+
 def _require_aggregation(module: Any) -> str:
     if not isinstance(module.aggr, str):
         raise CannotSwapError(f"aggr is {module.aggr!r}; ours takes one name")
@@ -178,11 +190,13 @@ def _read_gatv2(module: Any) -> nn.Module:
 
 
 def _read_sage(module: Any) -> nn.Module:
-    own = module.lin_r if module.root_weight else module.lin_l
+    aggr = _require_aggregations(module)
+    parts = len(aggr) if isinstance(aggr, list) else 1
+    own, own_parts = (module.lin_r, 1) if module.root_weight else (module.lin_l, parts)
     return SAGEConv(
-        (module.lin_l.weight.shape[1], own.weight.shape[1]),
+        (module.lin_l.weight.shape[1] // parts, own.weight.shape[1] // own_parts),
         module.out_channels,
-        _require_aggregation(module),
+        aggr,
         normalize=module.normalize,
         root_weight=module.root_weight,
         project=module.project,

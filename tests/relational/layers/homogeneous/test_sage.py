@@ -18,6 +18,8 @@ pyg = pytest.importorskip("torch_geometric.nn")
         {},
         {"aggr": "max"},
         {"aggr": "add"},
+        {"aggr": ["mean", "max", "add"]},
+        {"aggr": ["max", "min"], "project": True, "root_weight": False},
         {"root_weight": False},
         {"bias": False},
         {"normalize": True},
@@ -66,6 +68,10 @@ def test_widths_that_do_not_fit_are_named():
 def test_aggregations_that_are_not_there():
     with pytest.raises(LayerArgumentError, match="median"):
         SAGEConv(4, 4, aggr="median")
+    with pytest.raises(LayerArgumentError, match="median"):
+        SAGEConv(4, 4, aggr=["mean", "median"])
+    with pytest.raises(LayerArgumentError, match="aggr is empty.*name one or several of mean, add"):
+        SAGEConv(4, 4, aggr=[])
 
 
 def test_compiled():

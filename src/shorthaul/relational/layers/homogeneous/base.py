@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -32,6 +33,16 @@ def require_aggregation(aggr: str) -> None:
     """Raise unless `aggr` is a reduction over edges."""
     if aggr not in REDUCTIONS:
         raise LayerArgumentError(f"aggr is {aggr!r}", f"it is one of {', '.join(REDUCTIONS)}")
+
+
+def read_aggregations(aggr: str | Sequence[str]) -> tuple[str, ...]:
+    """One reduction over edges, or several, in their order."""
+    found = tuple(aggr) if isinstance(aggr, list | tuple) else (aggr,)
+    if not found:
+        raise LayerArgumentError("aggr is empty", f"name one or several of {', '.join(REDUCTIONS)}")
+    for each in found:
+        require_aggregation(each)
+    return found
 
 
 def read_pair(in_channels: int | tuple[int, int]) -> tuple[int, int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -10,13 +11,13 @@ from torch import nn
 from shorthaul.errors import LayerArgumentError
 from shorthaul.relational.compiled_layer import layer
 from shorthaul.relational.frontend.declarations import NodeFeature, Weight
-from shorthaul.relational.frontend.language import linear
+from shorthaul.relational.frontend.language import concat, linear
 from shorthaul.relational.inputs.graph import read_input
 from shorthaul.relational.layers.homogeneous.base import (
     REDUCTIONS,
     HomogeneousConv,
+    read_aggregations,
     read_pair,
-    require_aggregation,
 )
 
 
@@ -24,16 +25,17 @@ from shorthaul.relational.layers.homogeneous.base import (
 def sage(
     g: Any,
     x: NodeFeature("width"),
-    neighbors: Weight("width", "out"),
+    neighbors: Weight("heard", "out"),
     own: Weight("width", "out") = None,
     bias: Weight("out") = None,
     *,
-    aggr: str,
+    aggregations: Sequence[str],
 ) -> Any:
-    """The neighbors' mean, and the node itself, each times a matrix."""
+    """The neighbors' mean, or several of their aggregations, and the node itself, each times a matrix."""
     for n in g.target_nodes():
         for e in n.incoming_edges():
-            n.heard = REDUCTIONS[aggr](e.source.x)
+            heard = [REDUCTIONS[each](e.source.x) for each in aggregations]
+            n.heard = heard[0] if len(heard) == 1 else concat(*heard)
         n.out = linear(n.heard, neighbors)
         if own is not None:
             n.out = n.out + linear(n.x, own)
@@ -43,7 +45,7 @@ def sage(
 
 
 class SAGEConv(HomogeneousConv):
-    """PyG's `SAGEConv` with aggr mean, add, max or min: same arguments, parameters and numbers; compiled.
+    """PyG's `SAGEConv` with aggr mean, add, max or min, or several: same arguments and numbers; compiled.
 
     Sources and targets may be apart: `in_channels=(source width, target width)` and a pair of
     features.
@@ -56,7 +58,8 @@ class SAGEConv(HomogeneousConv):
     Args:
         in_channels: Width of the features, or (of sources, of targets).
         out_channels: Width of the result.
-        aggr: `"mean"` (default), `"add"`, `"max"` or `"min"`.
+        aggr: `"mean"` (default), `"add"`, `"max"` or `"min"`, or a list of such, whose results are put
+            side by side.
         normalize: Whether each row of the result has length one (default False).
         root_weight: Whether a linear map of the target is added to its result (default True).
         project: Whether sources pass a linear layer and a ReLU first (default False).
@@ -67,27 +70,29 @@ class SAGEConv(HomogeneousConv):
         self,
         in_channels: int | tuple[int, int],
         out_channels: int,
-        aggr: str = "mean",
+        aggr: str | Sequence[str] = "mean",
         normalize: bool = False,
         root_weight: bool = True,
         project: bool = False,
         bias: bool = True,
     ) -> None:
         super().__init__()
-        require_aggregation(aggr)
+        self.aggregations = read_aggregations(aggr)
         widths = self.widths = read_pair(in_channels)
         self.in_channels, self.out_channels, self.aggr = in_channels, out_channels, aggr
         self.normalize, self.root_weight, self.project = normalize, root_weight, project
         self.is_alike = widths[0] == widths[1]
         self.lin = nn.Linear(widths[0], widths[0]) if project else None
-        self.lin_l = nn.Linear(widths[0], out_channels, bias=bias)
+        heard = widths[0] * len(self.aggregations)
+        self.lin_l = nn.Linear(heard, out_channels, bias=bias)
         self.lin_r = nn.Linear(widths[1], out_channels, bias=False) if root_weight else None
         absent = set() if bias else {"bias"}
-        sizes = self.sizes = {"width": widths[0], "out": out_channels}
+        sizes = self.sizes = {"width": widths[0], "heard": heard, "out": out_channels}
+        options = self.options = {"aggregations": self.aggregations}
         self.alone: Any = None  # for models of many relations, when one asks
         alone = set() if root_weight and not project and self.is_alike else {"own"}
-        self.function = sage.compile(sizes, {"aggr": aggr}, absent | alone)
-        self.apart = sage.compile(sizes, {"aggr": aggr}, absent | {"own"})
+        self.function = sage.compile(sizes, options, absent | alone)
+        self.apart = sage.compile(sizes, options, absent | {"own"})
 
     def reset_parameters(self) -> None:
         """PyG's initial values, which are PyTorch's."""
@@ -141,7 +146,7 @@ class SAGEConv(HomogeneousConv):
         if is_weighted or self.normalize or self.project:
             return None
         if self.alone is None:
-            self.alone = sage.compile(self.sizes, {"aggr": self.aggr}, {"own", "bias"})
+            self.alone = sage.compile(self.sizes, self.options, {"own", "bias"})
         return self.alone
 
     def own_terms(self) -> tuple[torch.Tensor | None, torch.Tensor | None]:
