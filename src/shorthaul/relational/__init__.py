@@ -51,7 +51,11 @@ from shorthaul.relational.interop.accelerate import AccelerationReport, accelera
 from shorthaul.relational.interop.dgl_state import load_dgl_state_dict
 from shorthaul.relational.layers import (
     CompGCNConv,
+    DGLGATConv,
+    DGLGraphConv,
+    DGLHeteroGraphConv,
     DGLHGTConv,
+    DGLSAGEConv,
     GATConv,
     GATv2Conv,
     GCNConv,
@@ -73,7 +77,11 @@ __all__ = [
     "AccelerationReport",
     "CompGCNConv",
     "CompiledLayer",
+    "DGLGATConv",
+    "DGLGraphConv",
     "DGLHGTConv",
+    "DGLHeteroGraphConv",
+    "DGLSAGEConv",
     "EdgeFeature",
     "GATConv",
     "GATv2Conv",

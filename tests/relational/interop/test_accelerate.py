@@ -170,7 +170,12 @@ def _hooked():
         (lambda: pyg.RGATConv(4, 4, 2, aggr="max"), "aggr is 'max'; ours adds"),
         (lambda: pyg.FastRGCNConv(4, 4, 2, aggr="max"), "FastRGCNConv has no maximum"),
         (lambda: pyg.LEConv(4, 4), "no such layer"),
-        (dgl_stand_ins.GATConv, "no such layer"),
+        (dgl_stand_ins.TAGConv, "no such layer"),
+        (
+            lambda: dgl_stand_ins.SAGEConv(4, 4, "gcn"),
+            "its aggregator is 'gcn'; ours has mean and pool",
+        ),
+        (lambda: dgl_stand_ins.GraphConv(4, 4, weight=False), "it has no weight of its own"),
         (lambda: pyg.SAGEConv(4, 4).to("meta"), "is on meta"),
     ],
 )

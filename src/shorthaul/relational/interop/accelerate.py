@@ -123,8 +123,9 @@ def accelerate(model: nn.Module) -> AccelerationReport:
 
     Known are PyG's `RGCNConv`, `FastRGCNConv`, `RGATConv`, `HGTConv`, `HANConv`, `GATConv`,
     `GATv2Conv`, `TransformerConv`, `SAGEConv`, `GraphConv`, `GCNConv`, `GINConv` and `HeteroConv`,
-    and DGL's `RelGraphConv` and `HGTConv`. A layer that finds its widths at its first call is
-    swapped after it. The model is called as before, with the same objects::
+    and DGL's `RelGraphConv`, `HGTConv`, `SAGEConv`, `GraphConv`, `GATConv` and `HeteroGraphConv`. A
+    layer that finds its widths at its first call is swapped after it. The model is called as before,
+    with the same objects::
 
         report = sh.relational.accelerate(model)
         rich.print(report.table())      # what was swapped, what was left, and why
@@ -148,8 +149,8 @@ def _find_kind(kind: type) -> type | None:
     """The graph layer of PyG or DGL that `kind` is or descends from."""
     for each in kind.__mro__:
         package, _, rest = each.__module__.partition(".")
-        is_layer = package in _PACKAGES and ".conv." in f".{rest}."
-        if is_layer and each.__name__ not in ("MessagePassing", "Module"):
+        is_layer = "conv" in rest.split(".") or each.__name__ == "HeteroGraphConv"
+        if package in _PACKAGES and is_layer and each.__name__ not in ("MessagePassing", "Module"):
             return each if issubclass(each, nn.Module) else None
     return None
 

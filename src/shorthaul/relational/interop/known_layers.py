@@ -14,7 +14,11 @@ from torch.nn.parameter import UninitializedParameter
 
 from shorthaul.errors import LayerArgumentError
 from shorthaul.relational.layers import (
+    DGLGATConv,
+    DGLGraphConv,
+    DGLHeteroGraphConv,
     DGLHGTConv,
+    DGLSAGEConv,
     GATConv,
     GATv2Conv,
     GCNConv,
@@ -32,7 +36,7 @@ from shorthaul.relational.layers import (
 from shorthaul.relational.layers.hetero import has_hooks
 
 # Modules inside of layers that ours call as they are: those of relations, users' networks, activations.
-_CALLED = ("convs", "nn", "activation", "dropout")
+_CALLED = ("convs", "mods", "nn", "activation", "dropout")
 _MAKERS = ("torch", "torch_geometric", "dgl", "shorthaul")  # whose linear maps have weights alone
 _HOOKS = ("propagate", "message", "aggregate", "message_and_aggregate", "edge_update")
 
@@ -292,6 +296,57 @@ def _read_dgl_hgt(module: Any) -> nn.Module:
     )
 
 
+def _read_dgl_sage(module: Any) -> nn.Module:
+    if module._aggre_type not in ("mean", "pool"):
+        raise CannotSwapError(f"its aggregator is {module._aggre_type!r}; ours has mean and pool")
+    return DGLSAGEConv(
+        (module._in_src_feats, module._in_dst_feats),
+        module._out_feats,
+        module._aggre_type,
+        module.feat_drop.p,
+        bias=module.fc_self.bias is not None,
+        norm=module.norm,
+        activation=module.activation,
+    )
+
+
+def _read_dgl_graph_conv(module: Any) -> nn.Module:
+    if module.weight is None:
+        raise CannotSwapError("it has no weight of its own (weight=False)")
+    return DGLGraphConv(
+        module._in_feats,
+        module._out_feats,
+        module._norm,
+        bias=module.bias is not None,
+        activation=module._activation,
+        allow_zero_in_degree=module._allow_zero_in_degree,
+    )
+
+
+def _read_dgl_gat(module: Any) -> nn.Module:
+    widths = module._in_src_feats, module._in_dst_feats
+    res_fc = module.res_fc
+    has_map_bias = getattr(res_fc, "bias", None) is not None
+    return DGLGATConv(
+        module._in_src_feats if hasattr(module, "fc") else widths,
+        module._out_feats,
+        module._num_heads,
+        module.feat_drop.p,
+        module.attn_drop.p,
+        module.leaky_relu.negative_slope,
+        residual=res_fc is not None,
+        activation=module.activation,
+        allow_zero_in_degree=module._allow_zero_in_degree,
+        # Of a version without this name, the call takes other arguments: it is left.
+        bias=module.has_explicit_bias or has_map_bias,
+    )
+
+
+def _read_dgl_hetero(module: Any) -> nn.Module:
+    # The relations' layers stay in their place: ours is made with the same ones.
+    return DGLHeteroGraphConv(module.mod_dict, module.agg_fn)
+
+
 # (package, class) -> how its options are read into a layer of ours.
 _KNOWN: dict[tuple[str, str], Callable[[Any], nn.Module]] = {
     ("torch_geometric", "RGCNConv"): _read_rgcn,
@@ -308,5 +363,9 @@ _KNOWN: dict[tuple[str, str], Callable[[Any], nn.Module]] = {
     ("torch_geometric", "GCNConv"): _read_gcn,
     ("torch_geometric", "TransformerConv"): _read_transformer,
     ("dgl", "RelGraphConv"): _read_rel_graph,
+    ("dgl", "SAGEConv"): _read_dgl_sage,
+    ("dgl", "GraphConv"): _read_dgl_graph_conv,
+    ("dgl", "GATConv"): _read_dgl_gat,
+    ("dgl", "HeteroGraphConv"): _read_dgl_hetero,
     ("dgl", "HGTConv"): _read_dgl_hgt,
 }

@@ -13,6 +13,10 @@ from shorthaul.relational.layers.homogeneous.gin import GINConv
 from shorthaul.relational.layers.homogeneous.graph_conv import GraphConv
 from shorthaul.relational.layers.homogeneous.sage import SAGEConv
 from shorthaul.relational.layers.homogeneous.transformer import TransformerConv
+from shorthaul.relational.layers.of_dgl.gat import DGLGATConv
+from shorthaul.relational.layers.of_dgl.graph_conv import DGLGraphConv
+from shorthaul.relational.layers.of_dgl.hetero import DGLHeteroGraphConv
+from shorthaul.relational.layers.of_dgl.sage import DGLSAGEConv
 from shorthaul.relational.layers.rel_graph import RelGraphConv
 from shorthaul.relational.layers.rgat import RGATConv
 from shorthaul.relational.layers.rgcn import RGCNConv
@@ -20,7 +24,11 @@ from shorthaul.relational.layers.simple_hgn import SimpleHGN
 
 __all__ = [
     "CompGCNConv",
+    "DGLGATConv",
+    "DGLGraphConv",
     "DGLHGTConv",
+    "DGLHeteroGraphConv",
+    "DGLSAGEConv",
     "GATConv",
     "GATv2Conv",
     "GCNConv",

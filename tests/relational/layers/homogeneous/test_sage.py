@@ -70,7 +70,7 @@ def test_aggregations_that_are_not_there():
         SAGEConv(4, 4, aggr="median")
     with pytest.raises(LayerArgumentError, match="median"):
         SAGEConv(4, 4, aggr=["mean", "median"])
-    with pytest.raises(LayerArgumentError, match="aggr is empty.*name one or several of mean, add"):
+    with pytest.raises(LayerArgumentError, match="aggr is empty"):
         SAGEConv(4, 4, aggr=[])
 
 

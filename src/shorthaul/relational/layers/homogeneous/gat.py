@@ -44,15 +44,17 @@ def gat(
     lin_edge: Weight("edge_width", "heads*out") = None,
     att_edge: Weight("heads", "out") = None,
     res: Weight("target_width", "total") = None,
+    weight: EdgeFeature() = None,
     bias: Weight("total") = None,
     *,
-    options: GATConv,
+    options: Any,
     returns_attention: bool,
 ) -> Any:
     """Attention whose score is a sum: of the source, of the target, of the edge.
 
     Where sources and targets are apart, targets are `other`; without features they have no part in
     the score. What only the score wants of a row is multiplied by a matrix with a column per head.
+    A weight per edge multiplies its attention.
     """
     heads, out = options.heads, options.out_channels
 
@@ -74,6 +76,8 @@ def gat(
         e.alpha = softmax(leaky_relu(met, options.negative_slope))
         if options.dropout > 0:
             e.alpha = dropout(e.alpha, options.dropout)
+        if weight is not None:
+            e.alpha = e.alpha * e.weight.reshape(1, 1)
     for n in g.target_nodes():
         for e in n.incoming_edges():
             n.heard += e.alpha * e.source.value
@@ -165,7 +169,7 @@ class GATConv(HomogeneousConv):
         self.function = self.functions["joined" if self.lin is not None else "apart", False]
 
     def _compile(self, targets: str, *, returns: bool, alone: bool = False) -> Any:
-        absent = set() if targets == "apart" else {"other", "lin_dst"}
+        absent = {"weight"} if targets == "apart" else {"weight", "other", "lin_dst"}
         if targets == "none":
             absent |= {"att_dst", "res"}
         if self.edge_dim is None:

@@ -1,0 +1,1 @@
+"""DGL's layers of one relation, and its layer of many."""
