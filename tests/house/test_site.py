@@ -8,6 +8,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+from setup.diagrams import FENCE, draw
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -33,6 +37,13 @@ def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
     changes = (tmp_path / "changes.html").read_text()
     assert "Keep a Changelog" in changes
     assert 'href="gpu.html"' in changes
+    for page in ("how-it-flows", "distributed"):
+        drawn, text = (
+            (tmp_path / f"{page}.html").read_text(),
+            (ROOT / "docs" / f"{page}.md").read_text(),
+        )
+        assert drawn.count('<svg id="diagram-') == len(FENCE.findall(text)) > 0
+        assert 'class="mermaid"' not in drawn
     reference = tmp_path / "reference"
     for page, shown in (
         ("shorthaul.html", "sh.replace_convs"),
@@ -53,3 +64,9 @@ def test_a_dead_link_is_found(tmp_path: Path) -> None:
     done = build(tmp_path / "site", configuration)
     assert done.returncode != 0
     assert "two.md" in done.stderr
+
+
+def test_a_wrong_diagram_is_found() -> None:
+    assert '<svg id="one" width="100%"' in draw("flowchart LR\n    a --> b\n", "one")
+    with pytest.raises(RuntimeError, match="Parse error"):
+        draw("sequenceDiagram\n    Note over A: one; two, three\n", "two")
