@@ -228,10 +228,14 @@ class NeighborSampler:
             )
 
     def _arrange(self) -> Arranged | None:
-        """What is known of candidates in memory; `None` where the graph lies on disk."""
+        """What is known of candidates in memory; `None` where each hop finds it out, as for graphs on disk."""
         index, is_relational = self.graph.by_target(), self._fans.shape[1] > 1
         if _held_tensors(index, needs_relations=is_relational) is None:
             return None
+        if self.rule.weights is not None and len(set(self._widths.tolist())) > 1:
+            return (
+                None  # sums of a row and of its relations are not the same: each hop makes its own
+            )
         if self._arranged is None:
             self._arranged = self.rule.arrange(self.graph, by_relation=is_relational)
         return self._arranged

@@ -337,3 +337,15 @@ def test_with_times_all_hops_are_of_one_kind() -> None:
         NeighborSampler(graph, [{0: 1, 1: 2}, 3], node_times=[0] * 60)
     every = NeighborSampler(graph, [{0: 1, 1: 2}, -1], node_times=[0] * 60)
     assert every.fan_outs == [[1, 2], [-1, -1]]
+
+
+@pytest.mark.parametrize("fans", [[{0: 2, 1: -1, 2: 1}, 5], [5, {0: 2, 1: -1, 2: 1}]], ids=str)
+@pytest.mark.parametrize("replace", [False, True])
+def test_weights_where_one_hop_is_by_relation_and_another_is_not(fans: list, replace: bool) -> None:
+    """Weights of a row are added up otherwise than those of each relation in it."""
+    graph = random_graph(30, 900, 3, dtype=torch.int32)
+    weights = torch.rand(900, generator=torch.Generator().manual_seed(2))
+    sampler = NeighborSampler(graph, fans, weights=weights, replace=replace)
+    for number in range(3):
+        found = sampler.sample(range(0, 30, 4), number=number)
+        assert same_samples(found, sampler.sample_plainly(range(0, 30, 4), number)) == ""
