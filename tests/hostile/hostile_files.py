@@ -17,8 +17,10 @@ import numpy as np
 import torch
 
 from shorthaul.errors import GraphError, ShorthaulError
-from shorthaul.graphs import NeighborSampler, RelationalGraph
+from shorthaul.graphs import NegativeSampler, NeighborSample, NeighborSampler, RelationalGraph
+from shorthaul.graphs.attached_data import gather_edge_rows
 from shorthaul.graphs.edge_tensors import as_plain
+from shorthaul.graphs.sampling.candidates.edges_between import find_edges_between
 from shorthaul.settings import settings
 from tests.hostile.damage import damage_bytes
 
@@ -87,7 +89,15 @@ def saved_graph() -> RelationalGraph:
         ("paper", "cites", "paper"): torch.randint(9, (2, 30), generator=generator),
     }
     names = [f"né {number}" for number in range(20)]
-    return RelationalGraph.from_typed_edges(edges, {"author": 9, "paper": 11}, node_names=names)
+    graph = RelationalGraph.from_typed_edges(edges, {"author": 9, "paper": 11}, node_names=names)
+    return graph.with_data(
+        nodes={"time": torch.arange(20) % 7},
+        edges={
+            "weight": torch.rand(70, generator=generator),
+            "age": torch.randint(9, (70,), generator=generator),
+            "stars": {("author", "writes", "paper"): torch.rand(40, 2, generator=generator)},
+        },
+    )
 
 
 def _write_saved(place: Path) -> Path:
@@ -141,7 +151,8 @@ def _read(place: Path, name: str | None, options: dict[str, bool]) -> Relational
 def _read_saved(place: Path) -> None:
     with contextlib.suppress(ShorthaulError):
         require_same(RelationalGraph.open(place, in_memory=True), saved_graph())
-    for use in (_sample, _build, lambda graph: list(graph.node_names or ())):
+    uses = (_sample, _sample_by_data, _draw_negatives, _read_data, _build)
+    for use in (*uses, lambda graph: list(graph.node_names or ())):
         with contextlib.suppress(ShorthaulError):
             use(RelationalGraph.open(place))
 
@@ -149,10 +160,54 @@ def _read_saved(place: Path) -> None:
 def _sample(graph: RelationalGraph) -> None:
     for fans in ([2, -1], [dict.fromkeys(range(graph.num_relations), 2)] * 2):
         sample = NeighborSampler(graph, fans).sample(range(graph.num_nodes), threads=1)
-        assert int(sample.input_nodes.max()) < graph.num_nodes
-        for block in sample.blocks:
-            assert not block.num_edges or int(block.relations.max()) < graph.num_relations
-            assert not block.num_edges or int(block.edges.max()) < graph.num_edges
+        _require_within(graph, sample)
+
+
+def _sample_by_data(graph: RelationalGraph) -> None:
+    """By weights, by times, without edges: whatever the columns say, nothing else is taken."""
+    for options in (
+        {"strategy": "weighted", "weights": "weight"},
+        {"strategy": "weighted", "weights": "weight", "edge_times": "age", "replace": True},
+        {"strategy": "last", "node_times": "time"},
+        {"strategy": "labor", "disjoint": True},
+    ):
+        sampler = NeighborSampler(graph, [2, -1], **options)
+        sample = sampler.sample(
+            range(graph.num_nodes),
+            times=[5] * graph.num_nodes if sampler.rule.is_temporal else None,
+            exclude=range(min(3, graph.num_edges)),
+            threads=1,
+        )
+        _require_within(graph, sample)
+
+
+def _require_within(graph: RelationalGraph, sample: NeighborSample) -> None:
+    assert int(sample.input_nodes.max()) < graph.num_nodes
+    for block in sample.blocks:
+        assert not block.num_edges or int(block.relations.max()) < graph.num_relations
+        assert not block.num_edges or int(block.edges.max()) < graph.num_edges
+
+
+def _draw_negatives(graph: RelationalGraph) -> None:
+    for options in ({}, {"replaces": "both", "exponent": 0.75}, {"node_times": "time"}):
+        times = [5] * 3 if "node_times" in options else None
+        drawn = NegativeSampler(graph, **options).sample_edges(range(3), times=times, threads=1)
+        assert int(torch.cat([drawn.sources, drawn.targets]).max()) < graph.num_nodes
+    which, ids = find_edges_between(
+        graph, *(as_plain(each[:5]).long() for each in (graph.source, graph.target, graph.relation))
+    )
+    assert not len(ids) or (int(ids.max()) < graph.num_edges and int(which.max()) < 5)
+
+
+def _read_data(graph: RelationalGraph) -> None:
+    """All rows of nodes and edges: as many as there are, whatever they are."""
+    for rows in graph.node_data.values():
+        assert len(as_plain(rows)) == graph.num_nodes
+    for name, held in graph.edge_data.items():
+        edges = torch.arange(graph.num_edges)
+        found = gather_edge_rows(graph, held, edges, lambda: as_plain(graph.relation))
+        parts = found.values() if isinstance(found, dict) else [(edges, found)]
+        assert all(len(places) == len(rows) for places, rows in parts), name
 
 
 def _build(graph: RelationalGraph) -> None:
@@ -178,6 +233,21 @@ def require_same(one: RelationalGraph, other: RelationalGraph) -> None:
     for name in ("source", "target", "relation"):
         assert torch.equal(as_plain(getattr(one, name)), as_plain(getattr(other, name))), name
     assert list(one.node_names or ()) == list(other.node_names or ())
+    # Whose name is damaged in the description, they are not there when somebody asks for them.
+    assert _list_data(one).keys() <= _list_data(other).keys()
+    for name, rows in _list_data(one).items():
+        expected = _list_data(other)[name]
+        assert rows.dtype is expected.dtype, name
+        assert torch.equal(rows, expected), name
+
+
+def _list_data(graph: RelationalGraph) -> dict[str, torch.Tensor]:
+    """What belongs to nodes and edges, each part by a name of its own."""
+    found = {f"nodes {name}": as_plain(rows) for name, rows in graph.node_data.items()}
+    for name, rows in graph.edge_data.items():
+        parts = {"all": rows} if isinstance(rows, torch.Tensor) else rows
+        found |= {f"edges {name} {relation}": as_plain(part) for relation, part in parts.items()}
+    return found
 
 
 def main(kind: str, first: int, stop: int) -> None:

@@ -12,14 +12,16 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from shorthaul.errors import RowIndexError, ShorthaulError
-from shorthaul.graphs import NeighborSampler, RelationalGraph
+from shorthaul.graphs import LinkLoader, NegativeSampler, NeighborSampler, RelationalGraph
 from shorthaul.graphs.index import kernels as index_kernels
 from shorthaul.graphs.index import plain as plain_indexes
 from shorthaul.graphs.sampling import sampler as sampler_module
+from shorthaul.graphs.sampling.candidates.edges_between import find_edges_between
 from shorthaul.jit import CppSource, Function, NumberArgument, load_kernel
 from shorthaul.storage import open_file
 from shorthaul.storage.uring_engine import UringEngine
@@ -52,6 +54,103 @@ def run_sampling() -> None:
                         verify_sample(graph, sample)
                         on_disk = other.sample(seeds, number=number, threads=threads)
                         assert same_samples(sample, on_disk) == ""
+
+
+def run_candidates() -> None:
+    """Neighbors by weight, by time, shared and in trees of their own, without edges that are left out."""
+    kinds: tuple[dict[str, Any], ...] = (
+        {"strategy": "weighted"},
+        {"strategy": "weighted", "replace": True},
+        {"strategy": "weighted", "edge_times": "age"},
+        {"strategy": "uniform", "node_times": "time", "edge_times": "age", "includes_equal": False},
+        {"strategy": "uniform", "disjoint": True},
+        {"strategy": "last", "node_times": "time"},
+        {"strategy": "labor"},
+    )
+    fans = ([4, 3], [-1, 2], [{0: 2, 1: -1, 2: 0}, 5], [10**6, 1])
+    with tempfile.TemporaryDirectory() as folder:
+        for dtype in (torch.int32, torch.int64):
+            graph = _with_data(_with_hubs(dtype))
+            opened = RelationalGraph.open(graph.save(Path(folder) / str(dtype)))
+            for options, fan, resample in itertools.product(kinds, fans, (False, True)):
+                has_times = "node_times" in options or "edge_times" in options
+                if (has_times and isinstance(fan[0], dict)) or (
+                    options.get("replace") and max(fan[:1]) == 10**6
+                ):
+                    continue
+                for seeds, threads in ((range(0, 300, 9), 3), ([299, 0, 0, 17], 1), ([], 1)):
+                    found = [
+                        NeighborSampler(each, fan, resample=resample, **options).sample(
+                            seeds,
+                            times=[40] * len(seeds) if has_times else None,
+                            exclude=range(0, 9000, 7),
+                            number=3,
+                            threads=threads,
+                        )
+                        for each in (graph, opened)
+                    ]
+                    assert same_samples(*found) == ""
+                    if not has_times and not options.get("disjoint"):
+                        verify_sample(graph, found[0])
+
+
+def run_negatives() -> None:
+    """Pairs without an edge: every end that is replaced, pools of every kind, memory and disk."""
+    kinds: tuple[dict[str, Any], ...] = (
+        {},
+        {"exponent": 0.75},
+        {"among": "relation"},
+        {"weights": "weight_of_node"},
+        {"groups": "group"},
+        {"node_times": "time", "includes_equal": False},
+        {"weights": "weight_of_node", "groups": "group", "node_times": "time"},
+        {"avoids": False, "allows_loops": False},
+    )
+    edges = range(0, 3000, 31)
+    with tempfile.TemporaryDirectory() as folder:
+        for dtype in (torch.int32, torch.int64):
+            graph = _with_data(random_graph(300, 3000, 3, dtype=dtype))
+            opened = RelationalGraph.open(graph.save(Path(folder) / str(dtype)))
+            for replaces, options in itertools.product(
+                ("target", "source", "either", "both"), kinds
+            ):
+                times = [40] * len(edges) if "node_times" in options else None
+                one, other = (
+                    NegativeSampler(each, replaces=replaces, seed=3, **options).sample_edges(
+                        edges, count=3, times=times, number=5, threads=3
+                    )
+                    for each in (graph, opened)
+                )
+                assert torch.equal(one.sources, other.sources)
+                assert torch.equal(one.targets, other.targets)
+    full = RelationalGraph.from_edges(*torch.cartesian_prod(*[torch.arange(7)] * 2).t()[:, :-1])
+    drawn = NegativeSampler(full, replaces="both").sample([0], [0])  # the only pair that is free
+    assert (drawn.sources.item(), drawn.targets.item()) == (6, 6)
+
+
+def run_links() -> None:
+    """Edges between given nodes and their reverses, and batches that do not see what they predict."""
+    with tempfile.TemporaryDirectory() as folder:
+        for dtype in (torch.int32, torch.int64):
+            graph = _with_hubs(dtype).with_inverses()
+            opened = RelationalGraph.open(graph.save(Path(folder) / str(dtype)))
+            every = [each.long() for each in (graph.source, graph.target, graph.relation)]
+            some = torch.arange(0, graph.num_edges, 37)
+            asked = [each[some] for each in every]
+            which, ids = find_edges_between(graph, *asked)
+            for asking, column in zip(asked, every, strict=True):
+                assert torch.equal(asking[which], column[ids])
+            on_disk = find_edges_between(opened, *asked)
+            assert torch.equal(on_disk[0], which)
+            assert torch.equal(on_disk[1], ids)
+            for each in (graph, opened):
+                loader = LinkLoader(
+                    each, None, some[:64], 32, [3, 2], negatives=NegativeSampler(each),
+                    leaves_out="edge_and_reverse", prefetch=0,
+                )  # fmt: skip
+                for batch in loader:
+                    for block in batch.blocks:
+                        assert not torch.isin(block.edges.long(), batch.edges).any()
 
 
 def run_indexes() -> None:
@@ -256,6 +355,25 @@ def _with_hubs(dtype: torch.dtype) -> RelationalGraph:
     return RelationalGraph.from_edges(source, target, relation, num_nodes=300, index_dtype=dtype)
 
 
+def _with_data(graph: RelationalGraph) -> RelationalGraph:
+    """With times, groups and weights, some of which are zero, tiny or huge."""
+    generator = torch.Generator().manual_seed(8)
+    nodes, edges = graph.num_nodes, graph.num_edges
+    weight = torch.rand(edges, generator=generator, dtype=torch.float64)
+    weight[::5], weight[1::50], weight[2::70] = 0.0, 1e-300, 1e300
+    return graph.with_data(
+        nodes={
+            "time": torch.randint(60, (nodes,), generator=generator),
+            "group": torch.arange(nodes) % 4,
+            "weight_of_node": torch.rand(nodes, generator=generator),
+        },
+        edges={
+            "weight": weight,
+            "age": torch.randint(60, (edges,), generator=generator),
+        },
+    )
+
+
 def _require_equal(index: object, columns: tuple[torch.Tensor, ...]) -> None:
     for found, expected in zip(vars(index).values(), columns, strict=True):
         assert torch.equal(found, expected)
@@ -270,7 +388,17 @@ def _expecting(kind: type[Exception]) -> Iterator[None]:
     raise AssertionError(f"no {kind.__name__}")
 
 
-PROGRAMS = ("sampling", "indexes", "readers", "rows", "relational", "ring")
+PROGRAMS = (
+    "sampling",
+    "candidates",
+    "negatives",
+    "links",
+    "indexes",
+    "readers",
+    "rows",
+    "relational",
+    "ring",
+)
 FAULTS = (
     ("overflow", "heap-buffer-overflow"),
     ("shift", "signed integer overflow"),
@@ -278,6 +406,9 @@ FAULTS = (
 )
 _RUN: dict[str, Callable[[], None]] = {
     "sampling": run_sampling,
+    "candidates": run_candidates,
+    "negatives": run_negatives,
+    "links": run_links,
     "indexes": run_indexes,
     "readers": run_readers,
     "rows": run_rows,

@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 
 from tests.hostile.damage import damage, damage_bytes
+from tests.hostile.hostile_databases import KINDS as DATABASES
 from tests.hostile.hostile_files import KINDS, read_hostile, write_good
+from tests.hostile.hostile_parts import KINDS as PART_KINDS
 from tests.hostile.hostile_tables import TABLES, open_hostile, write_table
 
 ROOT = Path(__file__).parents[2]
@@ -57,6 +59,33 @@ def test_a_few_damaged_tables_of_every_kind() -> None:
 @pytest.mark.parametrize("kind", TABLES)
 def test_many_damaged_tables(kind: str) -> None:
     run_seeds(60, 3000, kind, module="hostile_tables")
+
+
+def test_a_few_damaged_parts_of_every_kind() -> None:
+    run_seeds(0, 12, module="hostile_parts")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("kind", PART_KINDS)
+def test_many_damaged_parts(kind: str) -> None:
+    run_seeds(12, 500, kind, module="hostile_parts")
+
+
+@pytest.mark.parametrize("kind", DATABASES)
+def test_a_few_damaged_databases(kind: str) -> None:
+    pytest.importorskip("duckdb")
+    pytest.importorskip("pyarrow")
+    run_seeds(0, 15, kind, module="hostile_databases")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("kind", DATABASES)
+def test_many_damaged_databases(kind: str) -> None:
+    pytest.importorskip("duckdb")
+    pytest.importorskip("pyarrow")
+    run_seeds(15, 1000, kind, module="hostile_databases")
 
 
 @pytest.mark.parametrize("kind", TABLES)
