@@ -66,26 +66,85 @@ def _module(make: Callable[[], nn.Module]) -> Callable[[Tensors], Any]:
     return run
 
 
-def _layer(given: Tensors, _: Path) -> Run:
-    return _module(lambda: sh.Conv2d(4, 6, 3, padding=1))(given)[1]  # type: ignore[no-any-return]
+def _layer(dimensions: int) -> Operation:
+    name = f"Conv{dimensions}d"
 
+    def make(kinds: Any) -> Callable[[], nn.Module]:
+        return lambda: getattr(kinds, name)(4, 6, 3, padding=1)
 
-def _plain_layer(given: Tensors) -> Tensors:
-    return _module(lambda: nn.Conv2d(4, 6, 3, padding=1))(given)[1]()  # type: ignore[no-any-return]
+    return Operation(
+        f"sh.{name}",
+        lambda: {"x": random_tensor(2, 4, *SIDES[dimensions])},
+        lambda given, _: _module(make(sh))(given)[1],
+        lambda given: _module(make(nn))(given)[1](),
+        is_heavy=True,
+        tolerance=TOLERANCE,
+    )
 
 
 def _network() -> nn.Module:
     return nn.Sequential(nn.Conv2d(4, 6, 3, padding=1), nn.ReLU(), nn.Conv2d(6, 3, 3))
 
 
-def _replaced(given: Tensors, _: Path) -> Run:
+def _folded() -> nn.Module:
+    layers = [nn.Conv2d(4, 6, 3, padding=1), nn.BatchNorm2d(6), nn.ReLU(), nn.Conv2d(6, 3, 3)]
+    return nn.Sequential(*layers).eval()
+
+
+def _replaced(
+    make: Callable[[], nn.Module] = _network, **options: Any
+) -> Callable[[Tensors, Path], Run]:
+    def prepare(given: Tensors, _: Path) -> Run:
+        module, call = _module(make)(given)
+        sh.replace_convs(module, **options)
+        return call  # type: ignore[no-any-return]
+
+    return prepare
+
+
+def _warmed(given: Tensors, _: Path) -> Run:
     module, call = _module(_network)(given)
     sh.replace_convs(module, policy="always")
-    return call  # type: ignore[no-any-return]
+
+    def run() -> Tensors:
+        sh.warm_up(module, given["x"].detach(), compare=False, is_quiet=True)
+        return call()  # type: ignore[no-any-return]
+
+    return run
+
+
+def _inferred(change: Callable[[nn.Module], object]) -> Callable[[Tensors, Path], Run]:
+    """What is for inference alone, without gradients."""
+
+    def prepare(given: Tensors, _: Path) -> Run:
+        module = fill(_network(), given["x"].dtype).eval()
+        change(module)
+
+        def run() -> Tensors:
+            with torch.no_grad():
+                return {"out": module(given["x"])}
+
+        return run
+
+    return prepare
+
+
+def _frozen(module: nn.Module) -> None:
+    sh.conv.freeze_weights(module)
+    sh.replace_convs(module, policy="always")
+
+
+def _plain_inference(given: Tensors) -> Tensors:
+    with torch.no_grad():
+        return {"out": fill(_network(), given["x"].dtype)(given["x"])}
 
 
 def _plain_network(given: Tensors) -> Tensors:
     return _module(_network)(given)[1]()  # type: ignore[no-any-return]
+
+
+def _plain_folded(given: Tensors) -> Tensors:
+    return _module(_folded)(given)[1]()  # type: ignore[no-any-return]
 
 
 def _image() -> dict[str, torch.Tensor]:
@@ -97,8 +156,22 @@ OPERATIONS = (
     _of(1),
     _of(3),
     _of(2, transposed=True),
-    Operation("sh.Conv2d", _image, _layer, _plain_layer, is_heavy=True, tolerance=TOLERANCE),
-    Operation(
-        "replace_convs", _image, _replaced, _plain_network, is_heavy=True, tolerance=TOLERANCE
+    _of(1, transposed=True),
+    _of(3, transposed=True),
+    *(_layer(dimensions) for dimensions in (1, 2, 3)),
+    *(
+        Operation(name, _image, prepare, plain, is_heavy=True, tolerance=TOLERANCE)
+        for name, prepare, plain in (
+            ("replace_convs", _replaced(policy="always"), _plain_network),
+            ("replace_convs that measures", _replaced(policy="auto"), _plain_network),
+            (
+                "replace_convs that folds",
+                _replaced(_folded, policy="always", fold=True),
+                _plain_folded,
+            ),
+            ("warm_up", _warmed, _plain_network),
+            ("freeze_weights", _inferred(_frozen), _plain_inference),
+            ("quantize_weights", _inferred(sh.conv.quantize_weights), None),
+        )
     ),
 )

@@ -121,7 +121,8 @@ def _seeded() -> dict[str, torch.Tensor]:
     return {**edges(), "seeds": random_numbers(NODES, 8, seed=5)}
 
 
-def _blocks(blocks: Any) -> Tensors:
+def list_blocks(blocks: Any) -> Tensors:
+    """All numbers of some blocks."""
     found = {}
     for number, block in enumerate(blocks):
         for name in ("source_nodes", "pointers", "sources", "edges", "relations"):
@@ -136,7 +137,7 @@ def _sampled(on_disk: bool) -> Callable[[Tensors, Path], Run]:
             if on_disk:
                 graph = sh.RelationalGraph.open(graph.save(folder / "graph", ["target"]))
             sampler = sh.NeighborSampler(graph, FAN_OUTS, seed=7)
-            return _blocks(sampler.sample(given["seeds"], number=3).blocks)
+            return list_blocks(sampler.sample(given["seeds"], number=3).blocks)
 
         return run
 
@@ -145,7 +146,7 @@ def _sampled(on_disk: bool) -> Callable[[Tensors, Path], Run]:
 
 def _sampled_plainly(given: Tensors) -> Tensors:
     sampler = sh.NeighborSampler(make_graph(given), FAN_OUTS, seed=7)
-    return _blocks(sampler.sample_plainly(sampler.require_seeds(given["seeds"]), 3).blocks)
+    return list_blocks(sampler.sample_plainly(sampler.require_seeds(given["seeds"]), 3).blocks)
 
 
 def _featured() -> dict[str, torch.Tensor]:
@@ -171,7 +172,7 @@ def _loaded(prefetch: int, on_disk: bool) -> Callable[[Tensors, Path], Run]:
             )
             found = {}
             for batch in loader:
-                blocks = _blocks(batch.blocks)
+                blocks = list_blocks(batch.blocks)
                 found |= {f"batch {batch.number} {name}": each for name, each in blocks.items()}
                 assert batch.features is not None
                 assert batch.labels is not None

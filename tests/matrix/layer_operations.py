@@ -56,7 +56,9 @@ def _run(module: nn.Module, given: Tensors, call: Callable[[torch.Tensor], Any])
     x = as_leaf(given["x"])
     out = call(x)
     if isinstance(out, Mapping):
-        out = torch.cat([each.reshape(-1) for each in out.values()])
+        out = tuple(out.values())
+    if isinstance(out, tuple):
+        out = torch.cat([each.reshape(-1) for each in out])
     leaves = {name: each for name, each in module.named_parameters() if each.requires_grad}
     return with_gradients(out, x=x, **leaves)
 
@@ -76,6 +78,32 @@ def _homogeneous(
         return run
 
     return prepare
+
+
+def _called(
+    make: Callable[[], nn.Module], call: Callable[[nn.Module, Tensors, torch.Tensor], Any]
+) -> Callable[[Tensors, Path], Run]:
+    """A layer whose arguments come in an order of their own."""
+
+    def prepare(given: Tensors, _: Path) -> Run:
+        module = fill(make(), given["x"].dtype)
+        return lambda: _run(module, given, lambda x: call(module, given, x))
+
+    return prepare
+
+
+def _ends(given: Tensors) -> torch.Tensor:
+    return torch.stack([given["source"], given["target"]])
+
+
+def _compose(module: nn.Module, given: Tensors, x: torch.Tensor) -> Any:
+    embedding = random_tensor(4, WIDTH).to(x.dtype)
+    return module(x, _ends(given), given["relation"], embedding)
+
+
+def _transform(module: nn.Module, given: Tensors, x: torch.Tensor) -> Any:
+    types = torch.arange(NODES, device="cpu") % 2
+    return module(_ends(given), x, types, given["relation"])
 
 
 def _own(given: Tensors, _: Path) -> Run:
@@ -202,6 +230,91 @@ OPERATIONS = (
         "HANConv",
         _inputs,
         _typed(_peer("HANConv", WIDTH, OUT, TYPES, heads=2)),
+        is_heavy=True,
+        tolerance=1e-4,
+    ),
+    *(
+        Operation(
+            name,
+            _inputs,
+            _homogeneous(_peer(name, WIDTH, OUT, **options), has_types=False),
+            is_heavy=True,
+            tolerance=1e-4,
+        )
+        for name, options in (
+            ("GATConv", {"heads": 2}),
+            ("GCNConv", {}),
+            ("GraphConv", {}),
+            ("TransformerConv", {"heads": 2}),
+        )
+    ),
+    Operation(
+        "GINConv",
+        _inputs,
+        _homogeneous(
+            lambda: sh.relational.GINConv(nn.Linear(WIDTH, OUT), train_eps=True), has_types=False
+        ),
+        is_heavy=True,
+        tolerance=1e-4,
+    ),
+    Operation(
+        "SimpleHGN",
+        _inputs,
+        _homogeneous(
+            _peer("SimpleHGN", WIDTH, OUT, RELATIONS, edge_dim=4, heads=2), has_types=True
+        ),
+        is_heavy=True,
+        tolerance=1e-4,
+    ),
+    Operation(
+        "CompGCNConv",
+        _inputs,
+        _called(_peer("CompGCNConv", WIDTH, OUT, 2), _compose),
+        is_heavy=True,
+        tolerance=1e-4,
+    ),
+    Operation(
+        "RelGraphConv",
+        _inputs,
+        _called(
+            _peer("RelGraphConv", WIDTH, OUT, RELATIONS),
+            lambda module, given, x: module(_ends(given), x, given["relation"]),
+        ),
+        is_heavy=True,
+        tolerance=1e-4,
+    ),
+    Operation(
+        "DGLHGTConv",
+        _inputs,
+        _called(_peer("DGLHGTConv", WIDTH, OUT, 2, 2, RELATIONS, dropout=0.0), _transform),
+        is_heavy=True,
+        tolerance=1e-4,
+    ),
+    *(
+        Operation(
+            name,
+            _inputs,
+            _called(
+                _peer(name, WIDTH, OUT, *more, **options),
+                lambda module, given, x: module(_ends(given), x),
+            ),
+            is_heavy=True,
+            tolerance=1e-4,
+        )
+        for name, more, options in (
+            ("DGLSAGEConv", ("mean",), {}),
+            ("DGLGraphConv", (), {"allow_zero_in_degree": True}),
+            ("DGLGATConv", (2,), {"allow_zero_in_degree": True}),
+        )
+    ),
+    Operation(
+        "HeteroConv",
+        _inputs,
+        _typed(
+            lambda: sh.relational.HeteroConv(
+                {each: sh.relational.SAGEConv((WIDTH, WIDTH), OUT) for each in TYPES[1]}
+            )
+        ),
         is_heavy=True,
         tolerance=1e-4,
     ),

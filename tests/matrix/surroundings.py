@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from tests.matrix.operation import Run, Tensors
 
@@ -51,6 +52,20 @@ def _default_device(name: str) -> Iterator[None]:
         yield
     finally:
         torch.set_default_device(None)
+
+
+class _Seeing(TorchDispatchMode):
+    """Sees every operator, and changes none."""
+
+    def __torch_dispatch__(
+        self, function: Any, _: Any, arguments: Any = (), named: Any = None
+    ) -> Any:
+        return function(*arguments, **(named or {}))
+
+
+def _saving() -> Any:
+    """Copies of what is saved for backward passes, as those make who keep it elsewhere."""
+    return torch.autograd.graph.saved_tensors_hooks(torch.clone, lambda kept: kept)
 
 
 @contextlib.contextmanager
@@ -165,6 +180,8 @@ SURROUNDINGS: dict[str, Surrounding] = {
     "no grad": _within(torch.no_grad),
     "deterministic": _within(_deterministic),
     "anomaly mode": _within(_anomaly),
+    "dispatch mode": _within(_Seeing),
+    "saved-tensor hooks": _within(_saving),
     "one thread": _within(lambda: _threads(1)),
     "three threads": _within(lambda: _threads(3)),
     "a thread": _in_a_thread,

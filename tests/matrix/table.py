@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tests.matrix import (
     conv_operations,
+    drawing_operations,
     graph_operations,
     layer_operations,
     offload_operations,
@@ -15,6 +16,7 @@ OPERATIONS = {
     for module in (
         tensor_operations,
         graph_operations,
+        drawing_operations,
         layer_operations,
         conv_operations,
         offload_operations,

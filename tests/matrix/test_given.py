@@ -25,7 +25,8 @@ REFUSED: dict[tuple[str, str], type[Exception]] = {
     **{
         (name, "negated"): RowArgumentError
         for name in OPERATIONS
-        if name.endswith(" rows") or name in ("MiniBatchLoader", "MiniBatchLoader ahead")
+        if name.endswith(" rows")
+        or (name.startswith(("MiniBatchLoader", "LinkLoader")) and "disk" not in name)
     },
     **{
         ("a .pt file", kind): TableFormatError  # rows that are not side by side, or not the values
