@@ -20,6 +20,13 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ["CUDA_VISIBLE_DEVICES"] = ""  # before CUDA starts, and for every child
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Names are the same in every process: workers that run tests beside each other compare them."""
+    for each in items:
+        if " at 0x" in each.nodeid:
+            raise pytest.UsageError(f"{each.nodeid} has an address in its name: give it ids")
+
+
 @pytest.fixture(autouse=True)
 def _waiting_for_compilers():
     """Tests of kernels test kernels; those of what happens until they are compiled say so."""

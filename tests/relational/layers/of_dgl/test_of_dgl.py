@@ -45,6 +45,15 @@ def _run(
     return outputs + list(torch.autograd.grad(loss, wanted, materialize_grads=True))
 
 
+def _name(given: Any) -> str:
+    """The same in every process, which what prints with its address is not."""
+    if isinstance(given, dict):
+        return " ".join(f"{key}={_name(each)}" for key, each in given.items())
+    if isinstance(given, tuple):
+        return " ".join(map(_name, given))
+    return getattr(given, "__name__", str(given))
+
+
 def _find_leaves(given: Any) -> list[torch.Tensor]:
     return [given] if isinstance(given, torch.Tensor) else [*given]
 
@@ -87,7 +96,7 @@ def _require_same(module: Any, swaps: int, graph: Any, feat: Any, **options: Any
         ("pool", {"bias": False}),
         ("mean", {"activation": torch.tanh, "norm": torch.exp}),
     ],
-    ids=str,
+    ids=_name,
 )
 def test_sage(options: Any, form: str, weight: torch.Tensor | None) -> None:
     graph, feat = GRAPHS[form]
@@ -117,7 +126,7 @@ def test_graph_conv(norm: str, form: str, weight: torch.Tensor | None) -> None:
         {"residual": True, "negative_slope": 0.4},
         {"activation": torch.tanh},
     ],
-    ids=str,
+    ids=_name,
 )
 def test_gat(options: Any, form: str) -> None:
     graph, feat = GRAPHS[form]
