@@ -11,7 +11,13 @@ from typing import Any
 
 FENCE = re.compile(r"^```mermaid\n(.*?)^```$", re.M | re.S)
 # Mermaid's ink becomes that of the page, and its paper none: one drawing for light and dark.
-COLORS = {"#333333": "currentColor", "#333": "currentColor", "#ECECFF": "none"}
+ACTORS = "text.actor&gt;tspan{fill:"  # the names in boxes of a sequence
+COLORS = {
+    "#333333": "currentColor",
+    "#333": "currentColor",
+    "#ECECFF": "none",
+    f"{ACTORS}black": f"{ACTORS}currentColor",
+}
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:

@@ -68,5 +68,6 @@ def test_a_dead_link_is_found(tmp_path: Path) -> None:
 
 def test_a_wrong_diagram_is_found() -> None:
     assert '<svg id="one" width="100%"' in draw("flowchart LR\n    a --> b\n", "one")
+    assert "actor&gt;tspan{fill:currentColor" in draw("sequenceDiagram\n    A->>B: rows\n", "two")
     with pytest.raises(RuntimeError, match="Parse error"):
         draw("sequenceDiagram\n    Note over A: one; two, three\n", "two")
