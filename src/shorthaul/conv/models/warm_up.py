@@ -26,6 +26,7 @@ from shorthaul.conv.models.replace import ReplacedWindowOrderLayer, call_with, s
 from shorthaul.conv.models.replaced_layer import ReplacedLayer
 from shorthaul.conv.planning.edition import kernel_edition
 from shorthaul.fallbacks import note_fallback
+from shorthaul.interrupts import deferred_interrupts
 from shorthaul.jit import Candidate, Choice, autotune
 from shorthaul.jit.compiling.loading import compiling, run_compiled
 from shorthaul.jit.compiling.progress import progress_on_terminal
@@ -125,11 +126,12 @@ def _kept_as_it_is(model: nn.Module) -> Iterator[None]:
         with torch.random.fork_rng(devices=[]):
             yield
     finally:
-        for module, flag in flags.items():
-            module.training = flag
-        with torch.no_grad():
-            for buffer, before in buffers:
-                buffer.copy_(before)
+        with deferred_interrupts:
+            for module, flag in flags.items():
+                module.training = flag
+            with torch.no_grad():
+                for buffer, before in buffers:
+                    buffer.copy_(before)
 
 
 def _replaced_layers(model: nn.Module) -> Iterator[ReplacedLayer]:
