@@ -14,6 +14,7 @@ from torch import nn
 from shorthaul.conv import replace_convs
 from shorthaul.conv.problem import ConvProblem
 from shorthaul.errors import ProcessMemoryError
+from shorthaul.integrations import script_models
 from shorthaul.integrations.run import RunWishes
 from shorthaul.integrations.script_models import (
     ScriptModels,
@@ -27,8 +28,14 @@ CALL, BACKWARD = nn.Module.__call__, torch.Tensor.backward
 
 
 @pytest.fixture
-def watch() -> Iterator[Callable[..., ScriptModels]]:
+def watch(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., ScriptModels]]:
     watching: list[ScriptModels] = []
+    others = {id(each): each for each in find_optimizers()}  # of other tests in this process
+
+    def find(module: nn.Module | None = None) -> list[torch.optim.Optimizer]:
+        return [each for each in find_optimizers(module) if id(each) not in others]
+
+    monkeypatch.setattr(script_models, "find_optimizers", find)
 
     def start(**wishes: Any) -> ScriptModels:
         models = ScriptModels(RunWishes(**wishes))

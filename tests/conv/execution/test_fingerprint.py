@@ -123,12 +123,14 @@ class TestFreezing:
         assert look_at(weight) != seen
 
     def test_a_promise_goes_with_its_tensor(self) -> None:
+        freeze_weights(torch.nn.Identity())  # forgets those that are gone
         before = len(module._frozen)
         weight = torch.zeros(3)
         freeze(weight)
         assert len(module._frozen) == before + 1
         del weight
         gc.collect()
+        freeze_weights(torch.nn.Identity())
         assert len(module._frozen) == before
 
     def test_a_model(self) -> None:

@@ -5,9 +5,21 @@ import pytest
 from shorthaul.graphs.loading.batch_pipeline import BatchPipeline
 from shorthaul.meter import meter
 
+BEFORE: set[threading.Thread] = set()  # those of other tests in this process
+
+
+@pytest.fixture(autouse=True)
+def _threads_of_others() -> None:
+    BEFORE.clear()
+    BEFORE.update(threading.enumerate())
+
 
 def threads_left() -> list[str]:
-    return [each.name for each in threading.enumerate() if each.name.startswith("shorthaul ")]
+    return [
+        each.name
+        for each in threading.enumerate()
+        if each.name.startswith("shorthaul ") and each not in BEFORE
+    ]
 
 
 def make(count: int, draw=lambda n: n, complete=lambda n: n * n, rooms=(2, 2)) -> BatchPipeline:

@@ -41,8 +41,21 @@ def labels() -> torch.Tensor:
     return torch.randint(7, (NODES,), generator=torch.Generator().manual_seed(1))
 
 
+BEFORE: set[threading.Thread] = set()  # those of other tests in this process
+
+
+@pytest.fixture(autouse=True)
+def _threads_of_others() -> None:
+    BEFORE.clear()
+    BEFORE.update(threading.enumerate())
+
+
 def threads_left() -> list[str]:
-    return [each.name for each in threading.enumerate() if each.name.startswith("shorthaul ")]
+    return [
+        each.name
+        for each in threading.enumerate()
+        if each.name.startswith("shorthaul ") and each not in BEFORE
+    ]
 
 
 def contents(batch: MiniBatch) -> tuple[Any, ...]:

@@ -42,7 +42,7 @@ class Seeds:
 
     def relabel(self, ids: torch.Tensor) -> torch.Tensor:
         rows = torch.empty_like(ids)
-        graph = (self.pointers, self.empty, None, None, None, None)
+        graph = (self.pointers, self.empty, None, None, None, None, None)
         fans = (self.empty.view(0, 1), self.empty, self.counts)
         numbers = (
             0,

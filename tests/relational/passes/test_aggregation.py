@@ -60,7 +60,7 @@ def test_not_where_values_are_kept_per_edge():
 
 
 def test_a_mean_of_wide_rows_that_become_narrow_is_taken_of_narrow_rows():
-    before = _compacted(sage, {"width": 64, "out": 8}, {"aggr": "mean"})
+    before = _compacted(sage, {"width": 64, "heard": 64, "out": 8}, {"aggregations": ["mean"]})
     made = place_products(before, sizes())
     assert _products(before)[0] == ("target", (8,))
     assert _products(made)[0] == ("node", (8,))
@@ -68,13 +68,13 @@ def test_a_mean_of_wide_rows_that_become_narrow_is_taken_of_narrow_rows():
 
 
 def test_a_block_with_few_targets_is_summed_first():
-    before = _compacted(sage, {"width": 64, "out": 8}, {"aggr": "mean"})
+    before = _compacted(sage, {"width": 64, "heard": 64, "out": 8}, {"aggregations": ["mean"]})
     few = sizes(target=10, edge=100)
     assert place_products(before, few) == before
 
 
 def test_a_maximum_stays_where_it_is():
-    before = _compacted(sage, {"width": 64, "out": 8}, {"aggr": "max"})
+    before = _compacted(sage, {"width": 64, "heard": 64, "out": 8}, {"aggregations": ["max"]})
     assert place_products(before, sizes()) == before
 
 

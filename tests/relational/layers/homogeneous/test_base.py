@@ -47,6 +47,8 @@ def _sparse(layout, values):
 def test_values_of_an_adjacency_are_weights(kind, layout, values):
     theirs = MAKE[kind]().double()
     adjacency = _sparse(layout, values)
+    # PyG decides once for a class whether sparse edges take a path of their own: by its first instance.
+    theirs.fuse = False
     expected = theirs(X, adjacency)
     ours = copy.deepcopy(theirs)
     assert not accelerate(ours).left
