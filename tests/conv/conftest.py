@@ -1,7 +1,7 @@
 """One thread for convolutions of a few values, and kernels compiled while other tests run."""
 
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
@@ -23,15 +23,13 @@ def one_thread() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True, scope="session")
-def compiled_ahead() -> Iterator[None]:
+def compiled_ahead() -> Iterator[list[Future[None]]]:
     """With a cold cache most of the time goes to the compiler, which leaves one of two cores idle.
 
     What the last tests need is compiled first, so that this and the tests meet in the middle.
     """
     executor = ThreadPoolExecutor(1, "compile-ahead")
-    for problem in _shared_problems():
-        executor.submit(_compile, problem)
-    yield
+    yield [executor.submit(_compile, problem) for problem in _shared_problems()]
     executor.shutdown(wait=True, cancel_futures=True)
 
 

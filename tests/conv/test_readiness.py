@@ -7,6 +7,7 @@ import copy
 import os
 import pickle
 from collections.abc import Iterator
+from concurrent.futures import Future, wait
 from pathlib import Path
 
 import pytest
@@ -27,6 +28,14 @@ from tests.conv.nothing_compiled import nothing_compiled
 from tests.conv.tolerances import require_close
 from tests.jit.gated_compiler import closed_gate
 from tests.jit.sources import write_compiler
+
+
+@pytest.fixture(autouse=True)
+def _alone(compiled_ahead: list[Future[None]]) -> None:
+    """What is compiled ahead for other tests would be counted here: launches, and texts that are written."""
+    for each in compiled_ahead:
+        each.cancel()
+    wait([each for each in compiled_ahead if not each.cancelled()])
 
 
 @pytest.fixture
