@@ -22,7 +22,6 @@ from shorthaul.units import format_bytes
 
 WIDTH, BATCH, FAN_OUTS = 128, 32, (4, 4)
 FEATURES = 6144  # of a node: as much as a page of text has
-LIMITED = "plain, limited"  # the role that is shown to fail
 _LIMIT_SHARE = 0.75  # of the table: what the process may still allocate when it begins with it
 _ROWS_AT_A_TIME = 1024
 

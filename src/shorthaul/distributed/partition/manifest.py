@@ -222,9 +222,3 @@ def originals_file(node_type: str) -> str:
 def seeds_file(node_type: str) -> str:
     """What is trained on."""
     return f"seeds/{file_name(node_type)}.npy"
-
-
-def list_topology() -> Iterator[str]:
-    """The columns of all nodes' incoming edges."""
-    for name in ("pointers", "sources", "targets", "relations", "edges"):
-        yield f"topology/{name}.npy"
