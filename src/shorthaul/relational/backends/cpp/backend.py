@@ -51,6 +51,7 @@ _PREAMBLE = """\
 
 #include "shorthaul/jit/include/parallel.h"
 #include "shorthaul/relational/backends/cpp/products.h"
+#include "shorthaul/relational/backends/cpp/shared_rows.h"
 
 namespace {{
 using Number = shorthaul::{number};

@@ -1,7 +1,8 @@
 """A `RowLoop` as C++: one loop over rows, a sweep over the finer rows of each for every level of
 reductions that need one another (softmax: the maximum, the sum of the powers, the weighted sum).
 
-`sweeps` says what comes when, `emit_values` writes the values.
+The text runs for rows as wholes, or for one sweep over a part of one row: threads share the finer rows of
+a hub (`shared_rows.h`). `loop_order` says what comes when, `emit_values` writes the values.
 """
 
 from __future__ import annotations
@@ -83,12 +84,12 @@ class _LoopWriter:
     def _write_sweep(self, row: Place, number: int) -> None:
         now = self.order.reductions_in(number)
         sums = [each for each in now if self.program[each]["kind"] == "sum"]
-        piece = Place(4, row)
+        piece = Place(5, row)
         for reduction in now:
             self._start(reduction, c_name(reduction), row)
         for reduction in sums:
             self._start(reduction, _in_piece(reduction), piece)
-        body = Place(5, row)
+        body = Place(6, row)
         self._write_kept(number, body)
         for result in self.order.inner_in(number):
             self.values.name(result, body)
@@ -96,7 +97,7 @@ class _LoopWriter:
                 self._store(result, body, "f")
         for reduction in now:
             self._accumulate(reduction, body)
-        piece.say("for (int64_t p = piece; p < end; ++p) {")
+        piece.say("for (int64_t p = piece; p < piece_end; ++p) {")
         piece.say("  const int64_t f = members ? members[p] : p;")
         ahead = self.values.take_prefetches()
         self.prefetches |= bool(ahead)
@@ -110,9 +111,20 @@ class _LoopWriter:
                 f"{c_name(reduction)}[i] += {_in_piece(reduction)}[i];"
             )
         row.say(f"// sweep {number + 1}: {', '.join([*now, *self.order.inner_in(number)])}")
-        row.say(f"for (int64_t piece = start; piece < stop; piece += {PIECE_ROWS}) {{")
-        row.say(f"  const int64_t end = std::min<int64_t>(piece + {PIECE_ROWS}, stop);")
+        row.say(f"if (part.sweep <= {number}) {{")
+        row.say(f"  for (int64_t piece = begin; piece < end; piece += {PIECE_ROWS}) {{")
+        row.say(f"    const int64_t piece_end = std::min<int64_t>(piece + {PIECE_ROWS}, end);")
         row.lines += piece.lines
+        row.say("  }")
+        row.say(f"  if (part.sweep == {number}) {{")
+        for reduction in now:
+            self._copy(row, "    ", f"part.made[{self._offset(reduction)} + i]", reduction)
+        row.say("    return;")
+        row.say("  }")
+        if now:
+            row.say("} else {")
+        for reduction in now:
+            self._copy(row, "  ", reduction, f"part.known[{self._offset(reduction)} + i]")
         row.say("}")
         for reduction in now:
             self._finish(reduction, row)
@@ -122,7 +134,7 @@ class _LoopWriter:
         for value in self.order.kept_before(number):
             body.say(
                 f"const real* {c_name(value)} = "
-                f"scratch_{c_name(value)}.data() + (p - start) * {self.program[value].size};"
+                f"kept_{c_name(value)} + (p - start) * {self.program[value].size};"
             )
             body.names[value] = (c_name(value), False)
         for value in self.order.kept_in(number):
@@ -131,7 +143,7 @@ class _LoopWriter:
             element = self.values.element(value, body)
             body.say(
                 f"for (int i = 0; i < {size}; ++i) "
-                f"scratch_{c_name(value)}[(p - start) * {size} + i] = {element};"
+                f"kept_{c_name(value)}[(p - start) * {size} + i] = {element};"
             )
 
     def _start(self, reduction: str, array: str, place: Place) -> None:
@@ -191,30 +203,93 @@ class _LoopWriter:
         )
 
     def _frame(self, row: Place, parameters: Iterable[Parameter]) -> str:
-        over = f", with the {self.work.fine.value} rows of each" if self.work.fine else ""
-        kept = {c_name(each): self.program[each].size for each in self.order.kept}
-        lines = [
-            f"// {', '.join(self.work.results)}",
-            f"// rows = {self.work.space.value}{over}; threads take chunks of about equal work",
-            f"void {self.name}({write_parameters(parameters)}) {{",
+        heading = [f"// {', '.join(self.work.results)}", f"// rows = {self.work.space.value}"]
+        signature = f"void {self.name}({write_parameters(parameters)}) {{"
+        go_through = [
             "  std::atomic<int64_t> next_chunk{0};",
             "  shorthaul::on_each_thread(chunks < threads ? chunks : threads, [&](int64_t, int64_t) {",
         ]
-        lines += [f"    std::vector<real> scratch_{each};" for each in kept]
-        lines.append("    for (int64_t chunk; (chunk = next_chunk.fetch_add(1)) < chunks;)")
-        lines.append(
-            "    for (int64_t row = chunk_rows[chunk]; row < chunk_rows[chunk + 1]; ++row) {"
+        take_chunk = "    for (int64_t chunk; (chunk = next_chunk.fetch_add(1)) < chunks;)"
+        if self.work.fine is None:
+            heading[-1] += "; threads take chunks of about equal work"
+            each_row = "for (int64_t row = chunk_rows[chunk]; row < chunk_rows[chunk + 1]; ++row) {"
+            lines = [signature, *go_through, take_chunk, f"    {each_row}", *row.lines, "    }"]
+            return "\n".join([*heading, *lines, "  });", "}", ""])
+        heading[-1] += (
+            f", with the {self.work.fine.value} rows of each; threads take chunks of about"
         )
-        if self.order.has_finer:
-            lines.append("      const int64_t start = pointers[row], stop = pointers[row + 1];")
+        heading.append(
+            "// equal work, then parts of the rows that were left out because they have most of it"
+        )
+        table = ", ".join(self._describe(each) for each in self.order.reductions)
+        lines = [
+            signature,
+            "  shorthaul::Hubs hubs(pointers[chunk_rows[chunks]] - pointers[chunk_rows[0]]);",
+            "  const auto work = [=, &hubs](std::vector<real>& scratch, int64_t first, int64_t last,",
+            "                               const shorthaul::RowPart<real>& part) {",
+            "    for (int64_t row = first; row < last; ++row) {",
+            *self._open_row(),
+            *row.lines,
+            "    }",
+            "  };",
+            *go_through,
+            "    std::vector<real> scratch;",
+            take_chunk,
+            "      work(scratch, chunk_rows[chunk], chunk_rows[chunk + 1], {});",
+            "  });",
+            f"  static constexpr shorthaul::Reduction reductions[] = {{{table}}};",
+            f"  shorthaul::share_hubs<real>(hubs, pointers, {self.order.count}, reductions, "
+            f"{self._sizes(self.order.reductions)}, {self._sizes(self.order.kept)}, threads, work);",
+        ]
+        return "\n".join([*heading, *lines, "}", ""])
+
+    def _open_row(self) -> list[str]:
+        """What comes before the sweeps of one row."""
+        lines = [
+            "const int64_t start = pointers[row], stop = pointers[row + 1];",
+            "if (part.sweep < 0 && hubs.contains(stop - start)) {",
+            "  hubs.note(row);",
+            "  continue;",
+            "}",
+            "const int64_t begin = part.sweep < 0 ? start : part.begin;",
+            "const int64_t end = part.sweep < 0 ? stop : part.end;",
+        ]
         if self.prefetches:
-            lines.append("      const int64_t chunk_stop = pointers[chunk_rows[chunk + 1]];")
-        for each, size in kept.items():
-            lines.append(
-                f"      if (int64_t(scratch_{each}.size()) < (stop - start) * {size}) "
-                f"scratch_{each}.resize((stop - start) * {size});"
-            )
-        return "\n".join([*lines, *row.lines, "    }", "  });", "}", ""])
+            lines.append("const int64_t chunk_stop = pointers[last];")
+        if self.order.kept:
+            size = self._sizes(self.order.kept)
+            lines += [
+                f"if (part.sweep < 0 && int64_t(scratch.size()) < (stop - start) * {size})",
+                f"  scratch.resize((stop - start) * {size});",
+                "real* const kept = part.sweep < 0 ? scratch.data() : part.kept;",
+            ]
+        before = 0
+        for value in self.order.kept:
+            lines.append(f"real* const kept_{c_name(value)} = kept + (stop - start) * {before};")
+            before += self.program[value].size
+        return [f"      {line}" for line in lines]
+
+    def _describe(self, reduction: str) -> str:
+        """A line of the table of reductions."""
+        step = self.program[reduction]
+        kind = f"shorthaul::Reduction::{step['kind'].upper()}"
+        sweep = self.order.level(step.operands[0])
+        return f"{{{kind}, {sweep}, {self._offset(reduction)}, {step.size}}}"
+
+    def _offset(self, reduction: str) -> int:
+        """Where the elements of a reduction begin among those of all."""
+        found = self.order.reductions
+        return self._sizes(found[: found.index(reduction)])
+
+    def _sizes(self, values: Iterable[str]) -> int:
+        return sum(self.program[each].size for each in values)
+
+    def _copy(self, row: Place, indent: str, to: str, source: str) -> None:
+        """Copy a reduction to or from the memory of a hub; a name stands for its array."""
+        (reduction,) = (each for each in (to, source) if each in self.order.reductions)
+        size = self.program[reduction].size
+        left, right = (f"{c_name(each)}[i]" if each == reduction else each for each in (to, source))
+        row.say(f"{indent}for (int i = 0; i < {size}; ++i) {left} = {right};")
 
     def _parameters(self) -> tuple[Parameter, ...]:
         found = [Parameter("chunk_rows", Kind.INDEX), Parameter("chunks", Kind.NUMBER)]
