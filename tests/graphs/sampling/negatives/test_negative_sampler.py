@@ -349,3 +349,47 @@ def test_what_does_not_fit_is_named(make: dict, asked: dict | None, told: str) -
     given = {"sources": [0], "targets": [2], "relations": "to", **(asked or {})}
     with pytest.raises(GraphError, match=told):
         NegativeSampler(GRAPH, **make).sample(**given)
+
+
+def test_pairs_that_chance_does_not_find_are_as_likely_as_their_weights() -> None:
+    """Nearly every attempt is the loop of the one heavy node, which is no negative."""
+    size, count = 7, 20_000
+    weights = [1e15, 1.0, 2.0, 0.0, 1.0, 3.0, 1.0]
+    graph = RelationalGraph.from_edges([0, 0, 2], [5, 5, 0], num_nodes=size)
+    options: dict[str, Any] = {
+        "replaces": "both", "allows_loops": False, "weights": torch.tensor(weights).double()
+    }  # fmt: skip
+    rule = {"among": "type", "avoids": True}
+    request = {
+        "graph": graph, "options": options | rule, "positives": [[1], [2], [0]], "asked": {}
+    }  # fmt: skip
+    shares = candidates_of(request, 0)
+    drawn = Counter(pairs_of(NegativeSampler(graph, **options).sample([1], [2], count=count)))
+    likely = {pair: share for pair, share in shares.items() if share > 1e-9}
+    assert (
+        set(drawn)
+        == set(likely)
+        == {(0, 1), (0, 2), (0, 4), (0, 6), (1, 0), (4, 0), (5, 0), (6, 0)}
+    )
+    assert _statistic(drawn, likely) < 7 + 5 * 14**0.5
+
+
+@pytest.mark.timeout(120)
+def test_pairs_that_chance_does_not_find_are_found_among_a_million_nodes() -> None:
+    size = 1_000_000  # to look at every pair would take years
+    weights = torch.full((size,), 1e-9, dtype=torch.float64)
+    weights[17] = 1e12
+    graph = RelationalGraph.from_edges([17, 5], [4, 17], num_nodes=size)
+    for order in ({}, {"node_times": torch.arange(size).flip(0)}):
+        sampler = NegativeSampler(
+            graph, replaces="both", weights=weights, allows_loops=False, **order
+        )
+        times = {"times": [size, size // 2]} if order else {}
+        drawn = sampler.sample([17, 5], [4, 17], count=40, number=0, threads=2, **times)
+        pairs = pairs_of(drawn)
+        if order:  # node 17 came late
+            assert all(min(pair) >= size // 2 - 1 for pair in pairs[40:])
+            pairs = pairs[:40]
+        assert all((one == 17) != (other == 17) for one, other in pairs)
+        assert not {(17, 4), (5, 17)} & set(pairs)
+        assert {one == 17 for one, _ in pairs} == {True, False}

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import bisect
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -110,26 +110,36 @@ def _draw(request: PlainRequest, n: int, attempts: int) -> tuple[int, int] | Non
             return one, other
 
     # As the kernel's long double: wide enough for a product of any two weights.
-    def list_end(which: int, kept: int, *, is_taken: bool) -> Iterator[tuple[np.longdouble, int]]:
-        if not is_taken:
-            yield np.longdouble(1.0), kept
-            return
+    def list_end(which: int, kept: int, *, is_taken: bool) -> list[tuple[int, np.longdouble]]:
         pool = request.pools[which]
-        for at in members[which]:
-            yield np.longdouble(pool.weight(at)), pool.nodes[at]
+        if not is_taken:
+            return [(kept, np.longdouble(1.0))]
+        return [(pool.nodes[at], np.longdouble(pool.weight(at))) for at in members[which]]
 
-    allowed = [
-        (heavy * weight, (one, other))
-        for heavy, other in list_end(1, target, is_taken=takes_target)
-        for weight, one in list_end(0, source, is_taken=takes_source)
-        if is_allowed(one, other) and heavy * weight > 0
+    sources = list_end(0, source, is_taken=takes_source)
+
+    def list_free(target: int) -> list[tuple[int, np.longdouble]]:
+        return [(each, weight) for each, weight in sources if is_allowed(each, target)]
+
+    targets = [
+        (other, weight * sum((each for _, each in list_free(other)), np.longdouble(0.0)))
+        for other, weight in list_end(1, target, is_taken=takes_target)
     ]
-    total = np.longdouble(0.0)
-    for weight, _ in allowed:
-        total += weight
-    part = RandomStream(_attempt_key(request.key, attempts), n).fraction() * total
-    sums = list(itertools.accumulate(weight for weight, _ in allowed))
-    return allowed[min(bisect.bisect_right(sums, part), len(sums) - 1)][1] if allowed else None
+    stream = RandomStream(_attempt_key(request.key, attempts), n)
+    if (chosen := _choose(targets, stream)) is None:
+        return None
+    free = _choose(list_free(chosen), stream)
+    return None if free is None else (free, chosen)
+
+
+def _choose(weighed: Sequence[tuple[int, np.longdouble]], stream: RandomStream) -> int | None:
+    """A node as likely as its weight; None where all weigh nothing."""
+    heavy = [(node, weight) for node, weight in weighed if weight > 0]
+    if not heavy:
+        return None
+    sums = list(itertools.accumulate(weight for _, weight in heavy))
+    part = stream.fraction() * sums[-1]
+    return heavy[min(bisect.bisect_right(sums, part), len(sums) - 1)][0]
 
 
 def _attempt_key(key: int, attempt: int) -> int:
