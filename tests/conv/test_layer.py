@@ -43,8 +43,58 @@ def test_all_module_samples_of_torch(info: Any, dtype: torch.dtype) -> None:
             require_close(one, other)
 
 
+# PyTorch's table of modules has no error inputs of convolutions: these are what its constructors and
+# calls refuse. (constructor's arguments, its keywords, the image's shape and dtype where it is called)
+ERRORS: dict[str, tuple[tuple[Any, ...], dict[str, Any], Any]] = {
+    "groups that do not divide the inputs": ((4, 6, 3), {"groups": 3}, None),
+    "groups that do not divide the outputs": ((6, 4, 3), {"groups": 3}, None),
+    "no groups": ((4, 4, 3), {"groups": 0}, None),
+    "fewer groups than none": ((4, 4, 3), {"groups": -2}, None),
+    "an unknown padding": ((4, 4, 3), {"padding": "full"}, None),
+    "same padding with a step": ((4, 4, 3), {"padding": "same", "stride": 2}, None),
+    "an unknown padding mode": ((4, 4, 3), {"padding_mode": "mirror"}, None),
+    "other channels": ((4, 4, 3), {}, ((2, 3, 9, 9, 9), torch.float32)),
+    "a kernel that does not fit": ((4, 4, 5), {}, ((2, 4, 3, 3, 3), torch.float32)),
+    "one dimension too few": ((4, 4, 3), {}, ((9, 9), torch.float32)),
+    "one dimension too many": ((4, 4, 3), {}, ((1, 2, 4, 9, 9, 9), torch.float32)),
+    "another dtype": ((4, 4, 3), {}, ((2, 4, 9, 9, 9), torch.float64)),
+    "whole numbers": ((4, 4, 3), {}, ((2, 4, 9, 9, 9), torch.int64)),
+    "a negative padding": ((4, 4, 3), {"padding": -1}, ((2, 4, 9, 9, 9), torch.float32)),
+    "no step": ((4, 4, 3), {"stride": 0}, ((2, 4, 9, 9, 9), torch.float32)),
+    "no dilation": ((4, 4, 3), {"dilation": 0}, ((2, 4, 9, 9, 9), torch.float32)),
+    "reflection beyond the image": (
+        (4, 4, 3), {"padding": 9, "padding_mode": "reflect"}, ((2, 4, 9, 9, 9), torch.float32),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", LAYERS, ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize("what", ERRORS)
+def test_what_modules_of_torch_refuse_is_refused_at_the_same_place(
+    what: str, kind: type[nn.Module]
+) -> None:
+    given, options, called = ERRORS[what]
+
+    def use(layer: Any) -> None:
+        made = layer(*given, **options)
+        if called is not None:
+            shape, dtype = called
+            lost = 3 - LAYERS[kind].dimensions if len(shape) > 4 else 0
+            made(torch.ones(shape[: len(shape) - lost], dtype=dtype))
+
+    with pytest.raises((RuntimeError, ValueError)) as expected:
+        use(kind)
+    with pytest.raises(expected.type) as got:
+        use(LAYERS[kind])
+    is_called = [
+        any("_call_impl" in str(each) for each in one.traceback) for one in (expected, got)
+    ]
+    assert is_called[0] == is_called[1] == (called is not None)
+
+
 def test_every_layer_has_samples() -> None:
     assert {each.module_cls for each in INFOS} == set(LAYERS)
+    assert not any(each.module_error_inputs_func for each in INFOS)  # else they are to be run
 
 
 @pytest.mark.parametrize("mode", ["zeros", "reflect", "replicate", "circular"])

@@ -24,7 +24,6 @@ from shorthaul.conv.execution.operators import convolution, find_problem, run_co
 from shorthaul.conv.problem import (
     ACTIVATIONS,
     KERNEL_DTYPES,
-    PADDING_MODES,
     ConvProblem,
     Triple,
 )
@@ -38,6 +37,7 @@ from shorthaul.conv.problem.arguments import (
     verify_bias,
     verify_geometry,
     verify_input,
+    verify_padding_mode,
     verify_same_kind,
     verify_weight,
 )
@@ -212,10 +212,7 @@ def read_geometry(
     strides = canonical_triple("stride", stride, dimensions)
     dilations = canonical_triple("dilation", dilation, dimensions)
     verify_geometry(strides, dilations, groups)
-    if padding_mode not in PADDING_MODES:
-        raise ConvolutionError(
-            f"padding_mode must be one of {', '.join(PADDING_MODES)}, but got {padding_mode!r}."
-        )
+    verify_padding_mode(padding_mode)
     if len(kernel) != dimensions:  # `verify_weight` says so in full; here only no crash
         kernel = (1,) * dimensions
     depth, height, width = (1,) * (3 - dimensions) + kernel

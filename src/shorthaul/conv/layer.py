@@ -15,7 +15,13 @@ from torch import Tensor, nn
 
 from shorthaul.conv.functional import conv1d, conv2d, conv3d
 from shorthaul.conv.problem import ACTIVATIONS
-from shorthaul.conv.problem.arguments import Integers, Padding, canonical_padding, canonical_triple
+from shorthaul.conv.problem.arguments import (
+    Integers,
+    Padding,
+    canonical_padding,
+    canonical_triple,
+    verify_padding_mode,
+)
 from shorthaul.errors import ConvolutionError
 
 # What PyTorch's constructors know. Anything else is given to them as zero padding and set after.
@@ -87,6 +93,7 @@ class WindowOrderLayer(nn.Module):
 
     def _set_padding(self, padding: Padding, padding_mode: str, kernel_size: Integers) -> None:
         """Padding of a form or mode that PyTorch's constructor refuses."""
+        verify_padding_mode(padding_mode)
         pairs = canonical_padding(
             padding,
             self.dimensions,

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from shorthaul.conv.problem import Pair, Triple
+from shorthaul.conv.problem import PADDING_MODES, Pair, Triple
 from shorthaul.errors import ConvolutionError
 
 Integers = int | Sequence[int]
@@ -105,6 +105,14 @@ def verify_geometry(stride: Triple, dilation: Triple, groups: int) -> None:
         raise ConvolutionError(f"non-positive stride is not supported, got stride={stride}.")
     if min(dilation) < 1:
         raise ConvolutionError(f"dilation should be greater than zero, got dilation={dilation}.")
+
+
+def verify_padding_mode(mode: str) -> None:
+    """Refuse what is no padding mode."""
+    if mode not in PADDING_MODES:
+        raise ConvolutionError(
+            f"padding_mode must be one of {', '.join(PADDING_MODES)}, but got {mode!r}."
+        )
 
 
 def verify_weight(weight: torch.Tensor, dimensions: int, groups: int) -> None:
