@@ -39,6 +39,7 @@ from shorthaul.errors import (
     ShorthaulError,
 )
 from shorthaul.host_memory import give_memory_back, resident_bytes, usable_bytes
+from shorthaul.offload.freed_memory import freed_memory
 from shorthaul.offload.policy.planner import Plan
 from shorthaul.offload.policy.simulation import Decision
 from shorthaul.offload.profiling import StepProfile, profile_step
@@ -161,6 +162,10 @@ class _Fitting:
         ]
         if not can_run:
             raise self._no_room(parts[-1], memories)
+        if self._kept_bytes(memories[can_run[0]]) > self.memory_bytes:
+            # Before the first step: what the C library's heap has once had it uses again and keeps,
+            # and the measured step would take what those before it took.
+            freed_memory.return_it()
         copying = measure_copying()
         smallest = can_run[-1]
         step = time_steps(self.model, [self._part(smallest)], self.loss, repeats=1)
