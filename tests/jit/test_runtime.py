@@ -24,7 +24,12 @@ from shorthaul.jit import (
     TensorArgument,
     load_kernel,
 )
-from shorthaul.jit.runtime import find_openmp, kernel_threads
+from shorthaul.jit.runtime import (
+    alone_after_fork,
+    find_openmp,
+    kernel_threads,
+    stay_alone_after_fork,
+)
 from tests.jit.sources import TEAM
 
 ROOT = Path(__file__).parent.parent.parent
@@ -152,6 +157,40 @@ def test_a_forked_child_says_so_when_more_threads_were_wanted() -> None:
     torch.set_num_threads(1)
     assert in_forked_child(is_told) == 1
     assert not is_told()
+
+
+@forks
+@pytest.mark.usefixtures("set_threads")
+def test_operators_of_a_forked_child_stay_on_its_thread_from_the_first_call_on() -> None:
+    @alone_after_fork
+    def sort() -> torch.Tensor:
+        return torch.ones(1 << 17).sort().values
+
+    def is_alone() -> bool:
+        before, sizes = torch.get_num_threads(), team_sizes(1)
+        weight = torch.ones(300, 300, requires_grad=True)
+        (weight @ weight).sum().backward()  # no call of ours is under way
+        return before == 2 and sizes == [1] and torch.get_num_threads() == 1
+
+    def is_alone_in_a_child_of_its_own() -> bool:
+        is_sorted = bool(sort().all())
+        return is_sorted and torch.get_num_threads() == 1 and in_forked_child(is_sorted_again) == 0
+
+    def is_sorted_again() -> bool:
+        torch.set_num_threads(2)
+        return bool(sort().all()) and torch.get_num_threads() == 1
+
+    def obeys_what_is_set_after() -> bool:
+        sort()
+        torch.set_num_threads(2)
+        stay_alone_after_fork()
+        return torch.get_num_threads() == 2 and kernel_threads() == 1
+
+    torch.set_num_threads(2)
+    sort()  # by both threads
+    for check in (is_alone, is_alone_in_a_child_of_its_own, obeys_what_is_set_after):
+        assert in_forked_child(check) == 0, check.__name__
+    assert torch.get_num_threads() == 2
 
 
 # ---- parallel.h

@@ -148,16 +148,6 @@ def after_fork(work: Run, folder: Path) -> Tensors:
     return torch.load(io.BytesIO(answer.read_bytes()), weights_only=True)  # type: ignore[no-any-return]
 
 
-def _as_a_worker(work: Run, folder: Path) -> Tensors:
-    """After a fork, with one thread, as PyTorch's own products and backward passes need it there."""
-
-    def run() -> Tensors:
-        torch.set_num_threads(1)
-        return work()
-
-    return after_fork(run, folder)
-
-
 def _answer(work: Run, answer: Path) -> NoReturn:
     status = 1
     try:
@@ -185,7 +175,7 @@ SURROUNDINGS: dict[str, Surrounding] = {
     "one thread": _within(lambda: _threads(1)),
     "three threads": _within(lambda: _threads(3)),
     "a thread": _in_a_thread,
-    "after a fork": _as_a_worker,
+    "after a fork": after_fork,
     "compiled": _compiled,
 }
 WITHOUT_GRADIENTS = ("inference mode", "no grad")

@@ -54,6 +54,7 @@ from shorthaul.jit.operators import (
     is_transformed,
     is_watched,
 )
+from shorthaul.jit.runtime import stay_alone_after_fork
 from shorthaul.storage.protection import can_write
 
 
@@ -186,6 +187,7 @@ def _run(
         output = run_known(dimensions, input, weight, bias, written)
         if output is not None:
             return output
+    stay_alone_after_fork()  # calls that are known already ask for kernels' threads
     return _convolve(dimensions, input, weight, bias, Written(*written), residual, out, tune, wait)
 
 

@@ -63,44 +63,49 @@ def find_openmp() -> OpenMPRuntime | None:
 
 
 # A forked child inherits the runtime's idea of its pool, but none of the pool's threads: entering a
-# parallel region there hangs. Children therefore stay on their own thread, as PyTorch's data
-# loader workers do. Others are told, because they may have meant to use more.
+# parallel region there hangs, PyTorch's own operators included. So a child that calls us stays on its
+# own thread from then on, as PyTorch's data loader workers do; backward passes run when no call of ours
+# is under way, so this does not end with the call. At the fork itself nothing is set: most children
+# never compute, and PyTorch's locks may be held by threads that the child does not have.
 _is_forked_child = False
+_is_alone = False
 
 
 def _note_fork() -> None:
-    global _is_forked_child
-    _is_forked_child = True
+    global _is_forked_child, _is_alone
+    _is_forked_child, _is_alone = True, False
 
 
 os.register_at_fork(after_in_child=_note_fork)
 
 
-def is_forked_child() -> bool:
-    """Whether this process was forked from one that had imported the library."""
-    return _is_forked_child
+def stay_alone_after_fork() -> None:
+    """In a forked child: kernels and PyTorch's operators keep to their caller's thread from now on.
+
+    Nothing elsewhere, nor while a graph is traced: its kernels ask when they run. A child that sets
+    PyTorch's number of threads after its first call is obeyed for PyTorch's operators.
+    """
+    global _is_alone
+    if _is_alone or not _is_forked_child or torch.compiler.is_compiling():
+        return
+    _is_alone = True
+    if torch.get_num_threads() > 1:
+        _tell_of_fork()
+        torch.set_num_threads(1)
 
 
-@contextlib.contextmanager
-def one_thread() -> Iterator[None]:
-    """PyTorch's operators keep to this thread: in a forked child, its pool has no others."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
+def _tell_of_fork() -> None:
+    note_fallback("threads", "one thread", "this process was forked, not spawned")
 
 
 def alone_after_fork(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
-    """Have `function` use one thread, also for PyTorch's operators, where this is a forked child."""
+    """Have `function` begin with `stay_alone_after_fork`."""
 
     @functools.wraps(function)
     def run(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
-        if not _is_forked_child:
-            return function(*args, **kwargs)
-        with one_thread():
-            return function(*args, **kwargs)
+        if _is_forked_child:
+            stay_alone_after_fork()
+        return function(*args, **kwargs)
 
     return run
 
@@ -131,6 +136,7 @@ def kernel_threads(asked: int | None = None) -> int:
     if most is not None:
         threads = min(threads, most)
     if threads > 1 and _is_forked_child:
-        note_fallback("kernel threads", "one thread", "this process was forked, not spawned")
+        stay_alone_after_fork()
+        _tell_of_fork()
         return 1
     return threads

@@ -18,6 +18,7 @@ from shorthaul.errors import InPlaceChangeError, SpoolFullError, StorageError
 from shorthaul.host_memory import resident_bytes
 from shorthaul.interrupts import deferred_interrupts
 from shorthaul.jit.outside_graphs import outside_graphs
+from shorthaul.jit.runtime import stay_alone_after_fork
 from shorthaul.meter import DISK_TRIAL, read_peak_resident_bytes
 from shorthaul.offload.drive.drives import Drives
 from shorthaul.offload.drive.endurance import estimate_bytes_per_day
@@ -143,6 +144,7 @@ class ActivationOffload(contextlib.ContextDecorator):
         return tensor
 
     def _pack_large(self, tensor: torch.Tensor) -> object:
+        stay_alone_after_fork()
         store = self.store
         reason = why_not_movable(tensor) or store.why_out_of_reach(tensor)
         key = None if reason else find_key(tensor)
@@ -185,6 +187,7 @@ class ActivationOffload(contextlib.ContextDecorator):
         return record
 
     def _unpack_large(self, handle: Handle) -> torch.Tensor:
+        stay_alone_after_fork()
         handle.require_unchanged()
         store = self.store
         with store.lock:

@@ -18,6 +18,7 @@ from torch import nn
 from shorthaul.errors import LayerArgumentError
 from shorthaul.graphs import Block, RelationalGraph
 from shorthaul.jit.operators import count_dispatch_modes, is_functional
+from shorthaul.jit.runtime import stay_alone_after_fork
 from shorthaul.relational.backends import reference
 from shorthaul.relational.backends.choice import choose_backend
 from shorthaul.relational.compiler import Compilation, compile_program
@@ -191,6 +192,7 @@ class CompiledLayer(nn.Module):
             features: In the order of the function's arguments.
             named: Features by name.
         """
+        stay_alone_after_fork()
         require_graph(self.definition.name, self.function.feature_names, self.relations, graph)
         tensors = name_features(
             self.function.program.name, self.function.feature_names, features, named

@@ -11,6 +11,7 @@ from torch import nn
 
 from shorthaul.errors import LayerArgumentError
 from shorthaul.graphs import RelationalGraph
+from shorthaul.jit.runtime import stay_alone_after_fork
 from shorthaul.relational.compiled_layer import layer
 from shorthaul.relational.frontend.declarations import NodeFeature, Weight
 from shorthaul.relational.frontend.language import concat, dropout, linear, total
@@ -165,6 +166,7 @@ class CompGCNConv(TracedLayer):
             edge_type: The relation of each edge; None where the graph has it.
             rel_embed: (2 * num_relations, in_channels).
         """
+        stay_alone_after_fork()
         self.follow_options()
         require_one_set(x, self)
         expected = 2 * self.num_relations, self.in_channels

@@ -14,6 +14,7 @@ from torch import nn
 from shorthaul.errors import LayerArgumentError
 from shorthaul.graphs import RelationalGraph
 from shorthaul.graphs.edge_tensors import read_numbers, require_range
+from shorthaul.jit.runtime import stay_alone_after_fork
 from shorthaul.relational.compiled_layer import layer
 from shorthaul.relational.frontend.declarations import NodeFeature, Weight
 from shorthaul.relational.frontend.language import (
@@ -166,6 +167,7 @@ class DGLHGTConv(TracedLayer):
             etype: The relation of each edge; None (default) where the graph has it.
             presorted: DGL's argument; it is found out without it (default False).
         """
+        stay_alone_after_fork()
         self.follow_options()
         require_one_set(x, self)
         found = read_input(x, g, etype, self.num_etypes)

@@ -10,6 +10,7 @@ from torch import nn
 from torch.nn import functional
 
 from shorthaul.graphs import RelationalGraph
+from shorthaul.jit.runtime import stay_alone_after_fork
 from shorthaul.relational.compiled_layer import layer
 from shorthaul.relational.frontend.declarations import NodeFeature, Weight
 from shorthaul.relational.frontend.language import dot, dropout, leaky_relu, relu, softmax
@@ -133,6 +134,7 @@ class HANConv(TracedLayer):
             return_semantic_attention_weights: Whether the share of each relation, per node type, is
                 returned, too, in the order in which relations were given (default False).
         """
+        stay_alone_after_fork()
         self.follow_options()
         x_dict, graph = read_typed_input(x_dict, edge_index_dict, self.metadata)
         values = {

@@ -11,6 +11,7 @@ from torch import nn
 from torch.nn import functional
 
 from shorthaul.errors import LayerArgumentError
+from shorthaul.jit.runtime import stay_alone_after_fork
 from shorthaul.relational.compiled_layer import CompiledFunction
 from shorthaul.relational.frontend.declarations import Weight
 from shorthaul.relational.inputs.parts import Part, Types, find_part_graph
@@ -135,6 +136,7 @@ class HeteroConv(nn.Module):
                 place, per relation.
             named: What they take by name, as `edge_attr_dict={relation: attributes}`.
         """
+        stay_alone_after_fork()
         calls = self._read(dicts, named)
         reached: dict[str, list[Any]] = {each.types[2]: [] for each in calls}
         self.programs.last = {}

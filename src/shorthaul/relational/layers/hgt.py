@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from shorthaul.jit.runtime import stay_alone_after_fork
 from shorthaul.relational.compiled_layer import layer
 from shorthaul.relational.frontend.declarations import NodeFeature, Weight
 from shorthaul.relational.frontend.language import dot, gelu, linear, sigmoid, softmax
@@ -155,6 +156,7 @@ class HGTConv(nn.Module):
             edge_index_dict: A mapping of relations to edges, a typed `RelationalGraph` or a typed
                 DGL graph; None (default) where `x_dict` has them.
         """
+        stay_alone_after_fork()
         x_dict, graph = read_typed_input(
             x_dict, edge_index_dict, self.metadata, every_relation=True
         )

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from shorthaul.errors import LayerArgumentError
+from shorthaul.jit.runtime import stay_alone_after_fork
 from shorthaul.relational.compiled_layer import layer
 from shorthaul.relational.frontend.declarations import EdgeFeature, NodeFeature, Weight
 from shorthaul.relational.frontend.language import layer_norm as normalize
@@ -143,6 +144,7 @@ class RelGraphConv(nn.Module):
             norm: (edges, 1): a factor for each message; None (default) for none.
             presorted: DGL's argument; it is found out without it (default False).
         """
+        stay_alone_after_fork()
         require_one_set(feat, self)
         found = read_input(feat, g, etypes, self.num_rels)
         tensors = {"x": found.sources, **self._read_weights()}

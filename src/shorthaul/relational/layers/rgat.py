@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from shorthaul.errors import LayerArgumentError
+from shorthaul.jit.runtime import stay_alone_after_fork
 from shorthaul.relational.compiled_layer import layer
 from shorthaul.relational.frontend.declarations import EdgeFeature, NodeFeature, Weight
 from shorthaul.relational.frontend.language import (
@@ -302,6 +303,7 @@ class RGATConv(TracedLayer):
             return_attention_weights: True or False returns the edges, too, and the share of each
                 before `mod` and dropout; None (default) does not.
         """
+        stay_alone_after_fork()
         self.follow_options()
         given = read_input(x, edge_index, edge_type, self.num_relations, size)
         tensors = {"x": given.sources, "q": self.q, "k": self.k, **self._read_weights()}

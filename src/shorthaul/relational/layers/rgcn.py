@@ -11,6 +11,7 @@ from torch import nn
 from shorthaul.errors import LayerArgumentError
 from shorthaul.graphs import RelationalGraph
 from shorthaul.graphs.edge_tensors import require_range
+from shorthaul.jit.runtime import stay_alone_after_fork
 from shorthaul.relational.compiled_layer import layer
 from shorthaul.relational.frontend.declarations import NodeFeature, Weight
 from shorthaul.relational.frontend.language import linear, reduce_max, total
@@ -211,6 +212,7 @@ class RGCNConv(nn.Module):
             edge_index: (2, edges), or a graph.
             edge_type: The relation of each edge; None (default) where the graph has it.
         """
+        stay_alone_after_fork()
         if x is None or (isinstance(x, torch.Tensor) and x.dtype in (torch.int32, torch.int64)):
             numbers = (
                 x if x is not None else torch.arange(self.width, dtype=torch.int64, device="cpu")

@@ -10,6 +10,7 @@ from torch import nn
 
 from shorthaul.errors import LayerArgumentError
 from shorthaul.graphs import RelationalGraph
+from shorthaul.jit.runtime import stay_alone_after_fork
 from shorthaul.relational.compiled_layer import layer
 from shorthaul.relational.frontend.declarations import EdgeFeature, NodeFeature, Weight
 from shorthaul.relational.frontend.language import dot, dropout, leaky_relu, linear, softmax
@@ -187,6 +188,7 @@ class SimpleHGN(TracedLayer):
             return_attention_weights: Whether this layer's attention is returned, too; no gradient
                 passes through it (default False).
         """
+        stay_alone_after_fork()
         self.follow_options()
         require_one_set(x, self)
         graph, x, _, num_targets = read_input(x, edge_index, edge_type, self.num_relations)

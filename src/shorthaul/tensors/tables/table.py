@@ -23,7 +23,7 @@ from typing import Literal, NoReturn
 import torch
 
 from shorthaul.errors import RowArgumentError
-from shorthaul.jit.runtime import alone_after_fork, is_forked_child, one_thread
+from shorthaul.jit.runtime import alone_after_fork, stay_alone_after_fork
 from shorthaul.meter import record_move
 from shorthaul.tensors.kernels import host_kernels
 from shorthaul.tensors.kernels.host_kernels import plain_ids, require_ids
@@ -222,11 +222,8 @@ class HostTable(RowTable):
 
     def gather(self, ids: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
         """The rows that `ids` name, in that order: a tensor of its own, or `out`."""
-        if is_forked_child():  # asked here: a wrapper would cost every small gather more
-            with one_thread():
-                rows = host_kernels.gather(self.stored, ids, out)
-        else:
-            rows = host_kernels.gather(self.stored, ids, out)
+        stay_alone_after_fork()
+        rows = host_kernels.gather(self.stored, ids, out)
         self.count(ids.shape[0])
         return rows if out is None else out
 

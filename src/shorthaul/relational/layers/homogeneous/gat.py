@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from shorthaul.jit.runtime import stay_alone_after_fork
 from shorthaul.relational.compiled_layer import layer
 from shorthaul.relational.frontend.declarations import (
     EdgeFeature,
@@ -214,6 +215,7 @@ class GATConv(HomogeneousConv):
             return_attention_weights: Whether the edges, loops included, and the attention of each
                 are returned; None (default) for not.
         """
+        stay_alone_after_fork()
         self.follow_options()
         given = self.read(x, edge_index, size)
         is_pair = not isinstance(x, torch.Tensor)

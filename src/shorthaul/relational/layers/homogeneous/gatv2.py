@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from shorthaul.errors import LayerArgumentError
+from shorthaul.jit.runtime import stay_alone_after_fork
 from shorthaul.relational.compiled_layer import layer
 from shorthaul.relational.frontend.declarations import (
     EdgeFeature,
@@ -207,6 +208,7 @@ class GATv2Conv(HomogeneousConv):
             return_attention_weights: Whether the edges, loops included, and the attention of each
                 are returned; None (default) for not.
         """
+        stay_alone_after_fork()
         self.follow_options()
         is_apart = not isinstance(x, torch.Tensor)
         given = self.read(x, edge_index)

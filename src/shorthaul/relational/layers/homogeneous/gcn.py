@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from shorthaul.errors import LayerArgumentError
+from shorthaul.jit.runtime import stay_alone_after_fork
 from shorthaul.relational.compiled_layer import layer
 from shorthaul.relational.frontend.declarations import EdgeFeature, NodeFeature, Weight
 from shorthaul.relational.frontend.language import (
@@ -141,6 +142,7 @@ class GCNConv(HomogeneousConv):
             edge_index: (2, edges), a sparse `adj_t`, whose values are weights, or a graph.
             edge_weight: A number per edge; None (default) for ones, or for the values of `adj_t`.
         """
+        stay_alone_after_fork()
         self.follow_options()
         require_one_set(x, self)
         edge_index, edge_weight, form = read_adjacency(edge_index, edge_weight)

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from shorthaul.jit.runtime import stay_alone_after_fork
 from shorthaul.relational.compiled_layer import layer
 from shorthaul.relational.frontend.declarations import NodeFeature, TargetFeature, Weight
 from shorthaul.relational.inputs.graph import read_input
@@ -80,6 +81,7 @@ class GINConv(nn.Module):
             edge_index: (2, edges), or a graph.
             size: Numbers of sources and targets; None (default) reads them off `x`.
         """
+        stay_alone_after_fork()
         given = read_input(x, edge_index, None, 1, size)
         tensors = {"x": given.sources}
         targets = "joined" if isinstance(x, torch.Tensor) else "none"

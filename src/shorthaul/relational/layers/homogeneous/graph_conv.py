@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from shorthaul.jit.runtime import stay_alone_after_fork
 from shorthaul.relational.compiled_layer import layer
 from shorthaul.relational.frontend.declarations import (
     EdgeFeature,
@@ -123,6 +124,7 @@ class GraphConv(HomogeneousConv):
             edge_weight: A number per edge; None (default) for ones, or for the values of `adj_t`.
             size: Numbers of sources and targets; None (default) reads them off `x`.
         """
+        stay_alone_after_fork()
         edge_index, edge_weight, _ = read_adjacency(edge_index, edge_weight)
         given = self.read(x, edge_index, size)
         tensors = self.weights() | {"x": given.sources}

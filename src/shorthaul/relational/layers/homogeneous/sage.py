@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from shorthaul.errors import LayerArgumentError
+from shorthaul.jit.runtime import stay_alone_after_fork
 from shorthaul.relational.compiled_layer import layer
 from shorthaul.relational.frontend.declarations import NodeFeature, Weight
 from shorthaul.relational.frontend.language import concat, linear
@@ -113,6 +114,7 @@ class SAGEConv(HomogeneousConv):
             edge_index: (2, edges), or a graph.
             size: Numbers of sources and targets; None (default) reads them off `x`.
         """
+        stay_alone_after_fork()
         if isinstance(x, torch.Tensor) and self.lin_r is not None and not self.is_alike:
             raise LayerArgumentError(
                 f"the layer was made for sources and targets of widths {self.in_channels}",

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from shorthaul.jit.runtime import stay_alone_after_fork
 from shorthaul.relational.compiled_layer import layer
 from shorthaul.relational.frontend.declarations import (
     EdgeFeature,
@@ -192,6 +193,7 @@ class TransformerConv(HomogeneousConv):
             return_attention_weights: True or False, as PyG has it, for the edges and the attention
                 of each, before dropout; None (default) for none.
         """
+        stay_alone_after_fork()
         self.follow_options()
         given = self.read(x, edge_index)
         is_apart, returns = not isinstance(x, torch.Tensor), return_attention_weights is not None

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from shorthaul.jit.runtime import stay_alone_after_fork
 from shorthaul.relational.inputs.dgl_edges import read_paired, require_incoming
 from shorthaul.relational.inputs.graph import read_input
 from shorthaul.relational.layers.homogeneous.base import (
@@ -146,6 +147,7 @@ class DGLGATConv(HomogeneousConv):
             edge_weight: What the attention of each edge is multiplied by; None (default) for ones.
             get_attention: Whether the attention of each edge is returned (default False).
         """
+        stay_alone_after_fork()
         self.follow_options()
         is_one = isinstance(feat, torch.Tensor)
         dropped = self.feat_drop(feat) if is_one else tuple(map(self.feat_drop, feat))

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from shorthaul.errors import LayerArgumentError
+from shorthaul.jit.runtime import stay_alone_after_fork
 from shorthaul.relational.inputs.dgl_edges import count_edges, read_paired, require_incoming
 from shorthaul.relational.inputs.graph import read_input
 from shorthaul.relational.layers.homogeneous.base import (
@@ -97,6 +98,7 @@ class DGLGraphConv(HomogeneousConv):
             weight: Must be None (default): the layer has its own.
             edge_weight: A number per edge; None (default) for ones.
         """
+        stay_alone_after_fork()
         if weight is not None:
             raise LayerArgumentError(
                 "a weight was given to a layer that has its own", "leave it out"

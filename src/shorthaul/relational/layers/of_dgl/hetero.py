@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from shorthaul.errors import LayerArgumentError
+from shorthaul.jit.runtime import stay_alone_after_fork
 from shorthaul.relational.inputs.dgl_edges import find_edges
 from shorthaul.relational.layers.hetero import has_hooks
 from shorthaul.relational.layers.of_dgl.gat import DGLGATConv
@@ -63,6 +64,7 @@ class DGLHeteroGraphConv(nn.Module):
                 nothing.
             mod_kwargs: What else they take by name; None (default) for nothing.
         """
+        stay_alone_after_fork()
         sources = inputs[0] if isinstance(inputs, tuple) else inputs
         targets = inputs[1] if isinstance(inputs, tuple) else inputs
         if g.is_block and not isinstance(inputs, tuple):

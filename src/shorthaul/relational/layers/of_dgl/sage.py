@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from shorthaul.errors import LayerArgumentError
+from shorthaul.jit.runtime import stay_alone_after_fork
 from shorthaul.relational.inputs.dgl_edges import read_paired
 from shorthaul.relational.inputs.graph import read_input
 from shorthaul.relational.layers.homogeneous.base import (
@@ -92,6 +93,7 @@ class DGLSAGEConv(HomogeneousConv):
             feat: Node features, or those of sources and of targets.
             edge_weight: A number per edge; None (default) for ones.
         """
+        stay_alone_after_fork()
         is_one = isinstance(feat, torch.Tensor)
         dropped = self.feat_drop(feat) if is_one else tuple(map(self.feat_drop, feat))
         edges, sources, targets = read_paired(graph, dropped)
