@@ -34,6 +34,23 @@ def test_torch_is_imported_only_when_a_name_needs_it() -> None:
     assert done.returncode == 0, done.stderr
 
 
+def test_what_compiles_graphs_is_not_imported_unless_somebody_compiles_one() -> None:
+    # It takes longer to import than torch's other parts together, and than many a model's first output.
+    script = (
+        "import sys, torch, shorthaul as sh\n"
+        "sh.unified, sh.RelationalGraph, sh.relational.RGCNConv, sh.offload_activations\n"
+        "layer = torch.nn.Conv2d(3, 8, 3)\n"
+        "sh.replace_convs(layer)\n"
+        "with sh.offload_activations():\n"
+        "    layer(torch.randn(1, 3, 8, 8)).sum().backward()\n"
+        "assert 'torch._dynamo' not in sys.modules\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+
+
 _WATCHED = """\
 import sys
 {before}

@@ -244,13 +244,16 @@ def _find_operator(name: str) -> Operator:
     return _operators[name]
 
 
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def _is_differentiating() -> bool:
     """Whether a transform that is active now differentiates; `vmap` and `functionalize` do not."""
     differentiating = (_transforms.TransformType.Grad, _transforms.TransformType.Jvp)
     return forward_ad._current_level >= 0 or any(
         each.key() in differentiating for each in _transforms.get_interpreter_stack() or ()
     )
+
+
+# As `torch.compiler.assume_constant_result` marks a function, which takes a second to import what compiles graphs.
+_is_differentiating._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 def define_operator(

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-import torch._dynamo  # the storage and jit packages have imported it already
+from torch._C._dynamo import eval_frame  # its compiled part: the whole takes a second to import
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -21,9 +21,9 @@ def outside_graphs(function: Function) -> Function:
     marked: Any = function
     marked._torchdynamo_disable = True
     marked._torchdynamo_disable_msg = REASON
-    frames: Any = torch._dynamo.eval_frame
-    skip = getattr(frames, "FrameAction", None)
+    frames: Any = eval_frame
+    skip = getattr(frames, "_FrameAction", None)
     if skip is not None:  # without it, frames are traced for nothing: slower, and no less right
-        strategy = frames.FrameExecStrategy(skip.SKIP, skip.SKIP)
+        strategy = frames._FrameExecStrategy(skip.SKIP, skip.SKIP)
         frames.set_code_exec_strategy(marked.__code__, strategy)
     return function
