@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.ledger import read_runs
-from benchmarks.measuring.answer import Answer, describe_commit
+from benchmarks.measuring.answer import Answer, Diary, describe_commit
 from benchmarks.measuring.measure import Arm, UnequalError, same_bits
 
 ROOT = Path(__file__).parents[3]
@@ -110,3 +110,40 @@ def test_a_part_is_not_added_to_the_ledger(benchmark_file: Path) -> None:
     done = _run(benchmark_file, "--rounds", "1", "--only", "nothing")
     assert done.returncode == 0, done.stderr
     assert not (benchmark_file.parent / "ledger").exists()
+
+
+def _measure_each(answer: Answer, cases: list[str], *, breaks_off_at: str = "") -> list[str]:
+    measured = []
+    for case in answer.each_left(cases):
+        if case == breaks_off_at:
+            raise KeyboardInterrupt
+        measured.append(case)
+        answer.count(case, "ours", "plain", kernels=len(case))
+    return measured
+
+
+def test_a_run_that_was_broken_off_goes_on_after_its_finished_cases(tmp_path: Path) -> None:
+    cases, commit = ["one", "three", "seven"], {"commit": "abc", "is_changed": False}
+    first = Answer(diary=Diary(tmp_path / "diary", commit))
+    with pytest.raises(KeyboardInterrupt):
+        _measure_each(first, cases, breaks_off_at="seven")
+    second = Answer(diary=Diary(tmp_path / "diary", commit))
+    assert _measure_each(second, cases) == ["seven"]
+    whole = Answer()
+    assert _measure_each(whole, cases) == cases
+    assert second.rows == whole.rows
+
+
+def test_a_diary_of_another_commit_is_refused(tmp_path: Path) -> None:
+    Diary(tmp_path / "diary", {"commit": "abc", "is_changed": False})
+    with pytest.raises(SystemExit, match="begun by another commit"):
+        Diary(tmp_path / "diary", {"commit": "def", "is_changed": False})
+
+
+def test_a_run_says_which_parts_it_is_about() -> None:
+    answer = Answer(parts=("b", "c"))
+    assert answer.choose_parts(["a", "b", "c"]) == ["b", "c"]
+    assert answer.conditions == {"parts": "b, c"}
+    assert Answer().choose_parts(["a", "b"]) == ["a", "b"]
+    with pytest.raises(SystemExit, match="no part is called c; there are a, b"):
+        answer.choose_parts(["a", "b"])
