@@ -81,12 +81,32 @@ def test_ranks_meet_within_a_large_file(tmp_path: Path, monkeypatch: pytest.Monk
     assert len(met) == -(-size_bytes // 100) > 1
 
 
-def test_checksums_may_be_left_out(tmp_path: Path) -> None:
-    cut_homogeneous(tmp_path, 2)
-    file = tmp_path / "topology" / "edges.npy"
+def change_last_byte(file: Path) -> None:
     data = bytearray(file.read_bytes())
     data[-1] ^= 1
     file.write_bytes(data)
+
+
+@pytest.mark.parametrize("file", ["part-1/node.features.npy", "hot/node.features.npy"])
+def test_checksums_of_rows_may_be_left_out(tmp_path: Path, file: str) -> None:
+    cut_homogeneous(tmp_path, 2, hot=0.1)
+    change_last_byte(tmp_path / file)
     sh.distributed.open(tmp_path, checksums=False)
-    with pytest.raises(PartFileError, match=r"edges\.npy: its checksum"):
+    with pytest.raises(PartFileError, match=r"features\.npy: its checksum"):
         sh.distributed.open(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("layout", "file"),
+    [
+        ("replicated", "topology/sources.npy"),
+        ("replicated", "seeds/node.npy"),
+        ("replicated", "hot/node.ids.npy"),
+        ("split", "topology-1/node.pointers.npy"),
+    ],
+)
+def test_ids_that_nobody_checked_reach_no_kernel(tmp_path: Path, layout: str, file: str) -> None:
+    cut_homogeneous(tmp_path, 2, hot=0.1, topology=layout)
+    change_last_byte(tmp_path / file)
+    with pytest.raises(PartFileError, match=r"\.npy: its checksum"):
+        sh.distributed.open(tmp_path, checksums=False)

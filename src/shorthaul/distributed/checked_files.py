@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from shorthaul.distributed.partition.manifest import Manifest
+from shorthaul.distributed.partition.manifest import Manifest, holds_ids, part_of_file
 from shorthaul.distributed.ranks.agreement import share_problem
 from shorthaul.distributed.ranks.line import Line
 from shorthaul.distributed.ranks.wire import Wire
@@ -29,20 +29,28 @@ class FilesToCheck:
 
     def is_read(self, name: str) -> bool:
         """Whether a file must be there, with its size."""
-        return not name.startswith("part-") or name.split("/")[0] in _folders(self.near_parts)
+        part = part_of_file(name)
+        return part is None or part in self.near_parts
 
     def is_own_work(self, name: str) -> bool:
         """Whether this rank adds up a file."""
-        if name.startswith("part-"):
-            return name.split("/")[0] in _folders(self.own_parts)
-        shared = [each for each in self.manifest.files if not each.startswith("part-")]
+        part = part_of_file(name)
+        if part is not None:
+            return part in self.own_parts
+        shared = [each for each in self.manifest.files if part_of_file(each) is None]
         return self.beside[shared.index(name) % len(self.beside)] == self.rank
 
     def check(self, *, checksums: bool) -> Iterator[str]:
-        """Raise when something is wrong, block by block."""
+        """Raise when something is wrong, block by block.
+
+        Ids go to kernels that do not look whether they are in range, so their files are always added up.
+        """
         self.manifest.require_files(self.folder, self.is_read)
-        if checksums:
-            yield from self.manifest.require_checksums(self.folder, self.is_own_work)
+
+        def is_added_up(name: str) -> bool:
+            return self.is_own_work(name) and (checksums or holds_ids(name))
+
+        yield from self.manifest.require_checksums(self.folder, is_added_up)
 
 
 def check_files(line: Line, files: FilesToCheck, parts: str, *, checksums: bool) -> None:
@@ -75,7 +83,3 @@ def _work(left: Iterator[str], seconds: float) -> tuple[Exception | None, bool]:
     except Exception as error:
         return error, True
     return None, True
-
-
-def _folders(parts: tuple[int, ...]) -> set[str]:
-    return {f"part-{part}" for part in parts}

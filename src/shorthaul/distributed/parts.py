@@ -25,7 +25,7 @@ from shorthaul.distributed.partition.manifest import (
     part_file,
     seeds_file,
 )
-from shorthaul.distributed.partition.mapped import map_file, map_topology
+from shorthaul.distributed.partition.mapped import describe_graph, map_file, map_topology
 from shorthaul.distributed.ranks.agreement import read_together, require_equal, share_problem
 from shorthaul.distributed.ranks.line import Line
 from shorthaul.distributed.ranks.wire import Wire
@@ -40,8 +40,16 @@ from shorthaul.distributed.tables.distributed_table import DistributedTable
 from shorthaul.distributed.tables.gather_plan import Placement
 from shorthaul.distributed.tables.near_rows import STORAGES, NearRows, Storage, open_rows
 from shorthaul.distributed.tables.wire_format import WireFormat, WireName, plan_wire_format
-from shorthaul.errors import RowArgumentError
-from shorthaul.graphs import RelationalGraph
+from shorthaul.distributed.topology.held_rows import HeldRows
+from shorthaul.distributed.topology.opening import (
+    Topology,
+    Wanted,
+    agree_on_topology,
+    choose_topology,
+    open_held_rows,
+)
+from shorthaul.errors import RankSetupError, RowArgumentError
+from shorthaul.graphs import Relation, RelationalGraph
 from shorthaul.jit.outside_graphs import outside_graphs
 from shorthaul.settings import settings
 from shorthaul.tensors.tables.table import RowTable
@@ -52,8 +60,8 @@ _COPY = "Copy the folder anew to the machines of the ranks that differ, or cut t
 class Parts:
     """A graph and its tables over all ranks. Made by `sh.distributed.open`.
 
-    Attributes of use: `rank` and `ranks`, `graph` (mapped, under the parts' numbers), `book` (who
-    owns what), `peers` (who the ranks are), `version`.
+    Attributes of use: `rank` and `ranks`, `graph` (mapped, under the parts' numbers), `relations`, `book`
+    (who owns what), `topology` (`"replicated"` or `"split"`), `peers` (who the ranks are), `version`.
     """
 
     def __init__(
@@ -63,11 +71,12 @@ class Parts:
         world: World,
         peers: tuple[Peer, ...],
         line: Line,
+        topology: Topology,
         *,
         shares_machine: bool,
     ) -> None:
         self.folder, self.manifest, self.peers, self.line = folder, manifest, peers, line
-        self.world = world
+        self.world, self.topology = world, topology
         self.version = manifest.version
         self.book: PartitionBook = manifest.book.merged(world.ranks)
         self._shares_machine = shares_machine
@@ -93,7 +102,29 @@ class Parts:
     @functools.cached_property
     def graph(self) -> RelationalGraph:
         """The topology of all parts, mapped: a page is read when it is touched."""
+        if self.topology == "split":
+            raise RankSetupError(
+                "the topology of these parts is split: each rank holds the incoming edges of its own nodes, and "
+                "none the whole graph.\n  `sh.distributed.MiniBatchLoader` samples it; `parts.relations` and "
+                "`parts.book` describe it. Whatever else needs the graph needs parts that were opened with "
+                'topology="replicated".'
+            )
         return map_topology(self.folder, self.manifest)
+
+    @functools.cached_property
+    def described_graph(self) -> RelationalGraph:
+        """Types and relations of the graph, without its edges."""
+        return describe_graph(self.manifest)
+
+    @property
+    def relations(self) -> tuple[Relation, ...]:
+        """Of the graph, whatever its topology."""
+        return self.described_graph.relations
+
+    @functools.cached_property
+    def held_rows(self) -> HeldRows:
+        """The incoming edges that this rank reads of a split topology: of its nodes, and of ranks beside it."""
+        return open_held_rows(self.folder, self.manifest, self.near_parts)
 
     def features(
         self,
@@ -290,6 +321,7 @@ class Parts:
 def open(
     folder: str | os.PathLike[str],
     *,
+    topology: Wanted = "auto",
     shares_machine: bool = True,
     checksums: bool = True,
     timeout_seconds: float | None = None,
@@ -302,10 +334,13 @@ def open(
 
     Args:
         folder: What `partition` wrote; on another machine, a copy that holds what `open` checks there.
+        topology: `"replicated"`, where every machine maps the whole topology and samples by itself;
+            `"split"`, where each rank holds the edges into its own nodes and draws for all; `"auto"`
+            (default) splits what takes more than half of the memory of any machine.
         shares_machine: Whether ranks that open the very same files read each other's parts directly
             instead of sending rows (default True).
         checksums: Whether this rank's files are read once and compared with their checksums
-            (default True); otherwise with their sizes.
+            (default True); otherwise those that hold ids are, and tables with their sizes alone.
         timeout_seconds: How long ranks wait for each other before they end with an error; None
             (default) takes the setting `exchange_seconds`.
     """
@@ -315,6 +350,7 @@ def open(
     manifest: Manifest | None = None
     problem: Exception | None = None
     words = f"the parts of rank {world.rank}"
+    chosen: Topology = "replicated"
     try:
         if not seconds > 0:
             seconds = settings.exchange_seconds  # for as long as it takes to tell the others
@@ -323,6 +359,7 @@ def open(
         manifest.book.merged(world.ranks)
         starts = manifest.book.parts_of_ranks(world.ranks)
         words = describe_parts(starts[world.rank], starts[world.rank + 1])
+        chosen = choose_topology(topology, manifest)
     except Exception as error:
         problem = error
     me = describe_self(world.rank, words, place / MANIFEST if manifest else None)
@@ -331,17 +368,19 @@ def open(
     ]
     line = Line(world, timeout_seconds=seconds, peers=known, name="parts")
 
-    def meet(wire: Wire) -> tuple[Peer, ...]:
+    def meet(wire: Wire) -> tuple[tuple[Peer, ...], Topology]:
         share_problem(wire, problem, words)
         assert manifest is not None
         shown = f"version {manifest.version} of {words} in {place}"
         require_equal(wire, "the parts", manifest.version, _COPY, shown=shown)
-        return tuple(Peer(**json.loads(each)) for each in wire.gather_texts(json.dumps(asdict(me))))
+        told = wire.gather_texts(json.dumps(asdict(me)))
+        agreed = agree_on_topology(wire, topology, chosen)
+        return tuple(Peer(**json.loads(each)) for each in told), agreed
 
-    peers = line.run(f"opening {place}", meet)
+    peers, agreed = line.run(f"opening {place}", meet)
     assert manifest is not None
     line.know(peers)
-    parts = Parts(place, manifest, world, peers, line, shares_machine=shares_machine)
+    parts = Parts(place, manifest, world, peers, line, agreed, shares_machine=shares_machine)
     files = FilesToCheck(
         place,
         manifest,

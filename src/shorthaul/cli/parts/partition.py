@@ -39,6 +39,13 @@ if TYPE_CHECKING:
 @click.option(
     "--passes", type=click.IntRange(min=1), default=3, show_default=True, help="Passes of stream."
 )
+@click.option(
+    "--topology",
+    type=click.Choice(("replicated", "split")),
+    default="replicated",
+    show_default=True,
+    help="All edges in one place, for every machine, or those into a part's nodes in the part.",
+)
 @click.option("--start-over", is_flag=True, help="Remove parts in OUT, whole ones too.")
 @json_option
 def partition(
@@ -53,6 +60,7 @@ def partition(
     fan_outs: str,
     batch_size: int,
     passes: int,
+    topology: str,
     start_over: bool,
     as_json: bool,
 ) -> None:
@@ -79,6 +87,7 @@ def partition(
             fan_outs=_read_fan_outs(fan_outs),
             batch_size=batch_size,
             passes=passes,
+            topology=topology,
             start_over=start_over,
             tell=tell,
         )

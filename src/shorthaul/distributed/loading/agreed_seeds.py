@@ -32,7 +32,7 @@ def read_seeds(parts: Parts, seeds: Any) -> torch.Tensor:
         count, start = book.count(seeds[0]), book.starts[seeds[0]]
     else:
         ids = read_numbers(seeds, "seeds").long()
-        count, start = parts.graph.num_nodes, 0
+        count, start = book.nodes, 0
     wrong = ((ids < 0) | (ids >= count)).nonzero()
     if len(wrong):
         at = int(wrong[0, 0])

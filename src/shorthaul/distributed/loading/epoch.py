@@ -12,16 +12,17 @@ from dataclasses import dataclass
 import torch
 
 from shorthaul.distributed.loading.bytes_ahead import agree_on_sizes, count_ahead
+from shorthaul.distributed.loading.drawing import Drawing
 from shorthaul.distributed.loading.feature_tables import FeatureTables, TypeAsk
 from shorthaul.distributed.loading.rank_batch import RankBatch
 from shorthaul.distributed.loading.schedule import Schedule, share_out
 from shorthaul.distributed.parts import Parts
 from shorthaul.distributed.ranks.wire import Wire
-from shorthaul.distributed.ranks.worker import Worker
 from shorthaul.distributed.tables.distributed_table import DistributedTable
 from shorthaul.distributed.tables.row_exchange import Round, announce
-from shorthaul.errors import SamplingError
-from shorthaul.graphs import NeighborSample, NeighborSampler
+from shorthaul.errors import ExchangeError, SamplingError
+from shorthaul.graphs import NeighborSample
+from shorthaul.graphs.loading.typed_batch import GraphTypes
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,31 +44,35 @@ class Epoch:
         number: int,
         first_step: int,
         parts: Parts,
-        sampler: NeighborSampler,
         features: FeatureTables,
         labels: DistributedTable | None,
-        drawing: Worker,
+        drawing: Drawing,
         look_ahead: int,
         prefetch: int,
         ahead_bytes: int,
     ) -> None:
         self.schedule, self.number, self.parts = schedule, number, parts
-        self.sampler, self.features, self.labels = sampler, features, labels
+        self.features, self.labels = features, labels
         self.first_step, self.prefetch, self.ahead_bytes = first_step, prefetch, ahead_bytes
         self.look_ahead = max(look_ahead, prefetch)
         self.is_abandoned = False  # another loop, or another position of the loader, took its place
         self._drawing = drawing
         self._order = schedule.order(number)
-        self._drawn: dict[int, Future[tuple[NeighborSample, int]]] = {}
+        self._drawn: dict[int, Future[NeighborSample]] = {}
         self._next_draw = self._next_expected = first_step
+        self._global_seeds: dict[int, int] = {}  # by step, written in the thread that draws
         self._expected: dict[int, Expected] = {}
         self._sizes: dict[int, list[int]] = {}  # by step, of the batches after it
 
     def draw_for(self, step: int) -> None:
         """Have all samples drawn that `complete` of a step looks at, in the thread that draws."""
-        while self._next_draw < min(step + self.look_ahead + 1, self.schedule.steps):
-            job = functools.partial(self._draw, self._next_draw)
-            self._drawn[self._next_draw] = self._drawing.submit(job)
+        stop = min(step + self.look_ahead + 1, self.schedule.steps)
+        while self._next_draw < stop:
+            step = self._next_draw
+            find_seeds = functools.partial(self._find_seeds, step)
+            where = f"batch {step:,} of epoch {self.number:,}"
+            random_number = (self.number << 32) + step
+            self._drawn[step] = self._drawing.submit(where, find_seeds, random_number)
             self._next_draw += 1
 
     def complete(self, wire: Wire, step: int, round_number: int) -> RankBatch:
@@ -75,7 +80,7 @@ class Epoch:
         if step == self.first_step:
             self.features.forget_expected()  # of an epoch that was left early
         while self._next_expected < min(step + self.look_ahead + 1, self.schedule.steps):
-            self._expected[self._next_expected] = self._expect(self._next_expected)
+            self._expected[self._next_expected] = self._expect(wire, self._next_expected)
             self._next_expected += 1
         expected = self._expected.pop(step)
         if not self.features.tables:
@@ -97,6 +102,7 @@ class Epoch:
             features,
             self._gather_labels(wire, sample.seeds, round_number),
             positions,
+            graph_types=GraphTypes.of(self.parts.described_graph),
             global_seeds=expected.global_seeds,
             ranks=self.parts.ranks,
         )
@@ -105,19 +111,23 @@ class Epoch:
         """How many batches after that of a step, which is there, may be made while it is trained on."""
         return count_ahead(self._sizes.pop(step), self.ahead_bytes, self.prefetch)
 
-    def _draw(self, step: int) -> tuple[NeighborSample, int]:
+    def _find_seeds(self, step: int) -> torch.Tensor:
         seeds = self.schedule.batch(self._order, step)
+        self._global_seeds[step] = len(seeds)
         ranks = share_out(self.parts.book.owners_of_nodes(seeds), self.parts.ranks)
-        own = seeds[ranks == self.parts.rank]
-        number = (self.number << 32) + step
-        return self.sampler.sample(own, number=number), len(seeds)
+        return seeds[ranks == self.parts.rank]
 
-    def _expect(self, step: int) -> Expected:
+    def _expect(self, wire: Wire, step: int) -> Expected:
         try:
-            sample, global_seeds = self._drawn.pop(step).result()
+            sample = self._drawn.pop(step).result()
+        except ExchangeError as error:  # ranks may have seen it at different steps: none goes on
+            if wire.faults is not None:
+                wire.faults.confess(error, wire.where)
+            raise
         except Exception as error:
             return Expected(None, {}, 0, error)
-        return Expected(sample, self.features.expect(sample.input_nodes), global_seeds, None)
+        asks = self.features.expect(sample.input_nodes)
+        return Expected(sample, asks, self._global_seeds.pop(step), None)
 
     def _gather_labels(self, wire: Wire, seeds: torch.Tensor, number: int) -> torch.Tensor | None:
         table = self.labels

@@ -12,16 +12,15 @@ from typing import Any, TypeGuard
 import torch
 
 from shorthaul.distributed.loading.agreed_seeds import agree_on_seeds
+from shorthaul.distributed.loading.drawing import make_sampler, start_drawing
 from shorthaul.distributed.loading.epoch import Epoch
 from shorthaul.distributed.loading.feature_tables import FeatureTables
 from shorthaul.distributed.loading.rank_batch import RankBatch
 from shorthaul.distributed.loading.schedule import Schedule
 from shorthaul.distributed.parts import Parts
 from shorthaul.distributed.ranks.agreement import read_together, require_equal
-from shorthaul.distributed.ranks.worker import Worker
 from shorthaul.distributed.tables.distributed_table import DistributedTable
 from shorthaul.errors import CheckpointError, SamplingError
-from shorthaul.graphs import NeighborSampler
 from shorthaul.graphs.sampling.fan_outs import FanOut
 from shorthaul.jit.outside_graphs import outside_graphs
 from shorthaul.units import parse_bytes
@@ -103,7 +102,7 @@ class MiniBatchLoader:
             self.look_ahead = _read_count("look_ahead", look_ahead, 0)
             self.prefetch_bytes = parse_bytes(prefetch_bytes)
             self.device = None if device is None else torch.device(device)
-            self.sampler = NeighborSampler(parts.graph, fan_outs, seed=seed)
+            self.sampler = make_sampler(parts, fan_outs, seed)
             self.features = FeatureTables(parts.book, features, parse_bytes(kept_bytes))
             if labels is not None and not isinstance(labels, DistributedTable):
                 raise SamplingError(
@@ -119,7 +118,7 @@ class MiniBatchLoader:
         self._schedule = Schedule(
             self.seeds, self.batch_size, self.sampler.seed, bool(shuffle), bool(drop_last)
         )
-        self._drawing = Worker("drawing")
+        self._drawing = start_drawing(parts, self.sampler)
         self._rounds = 0  # of all epochs: what keeps the ranks in step
         self.epoch = 0  # the next one, or the one that goes on
         self.step = 0  # the next batch of it
@@ -172,7 +171,6 @@ class MiniBatchLoader:
             self.epoch,
             self.step,
             self.parts,
-            self.sampler,
             self.features,
             self.labels,
             self._drawing,
@@ -256,7 +254,7 @@ class MiniBatchLoader:
         """
         self._abandon()
         self._line.close()
-        self._drawing.close(0)
+        self._drawing.close()
 
     def __enter__(self) -> MiniBatchLoader:
         return self

@@ -23,6 +23,7 @@ from shorthaul.tensors import UnifiedTensor, unified
 from shorthaul.tensors.tables.table import RowTable
 
 Tables = Mapping[str, RowTable]
+LAYOUTS = ("replicated", "split")  # of the topology: one for every rank, or rows by part
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,7 @@ class PartitionWishes:
     fan_outs: tuple[int, ...] = (15, 10, 5)
     batch_size: int = 1024
     passes: int = STREAM_PASSES
+    topology: str = LAYOUTS[0]
 
 
 def require_wishes(wishes: PartitionWishes) -> None:
@@ -46,6 +48,10 @@ def require_wishes(wishes: PartitionWishes) -> None:
             raise PartitionError(
                 f"fan_outs must be whole numbers for all relations together, got {fan_out!r}."
             )
+    if wishes.topology not in LAYOUTS:
+        raise PartitionError(
+            f"topology must be one of {', '.join(LAYOUTS)}, got {wishes.topology!r}."
+        )
     for name in ("batch_size", "passes"):
         if getattr(wishes, name) < 1:
             raise PartitionError(f"{name} must be a whole number from 1 on.")

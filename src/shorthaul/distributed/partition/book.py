@@ -42,6 +42,11 @@ class PartitionBook:
         """Nodes of one type."""
         return self._of(node_type)[-1]
 
+    @property
+    def nodes(self) -> int:
+        """Of all types."""
+        return sum(each[-1] for each in self.offsets.values())
+
     def rows(self, node_type: str, part: int) -> range:
         """The ids of one type that a part owns.
 

@@ -16,13 +16,12 @@ from typing import Any
 
 import torch
 
-from shorthaul.distributed.partition.manifest import JOURNAL, MANIFEST, Manifest, sum_file
+from shorthaul.distributed.partition.manifest import JOURNAL, MANIFEST, WORK, Manifest, sum_file
 from shorthaul.errors import PartFileError, PartitionError
 from shorthaul.tensors import save_features
 from shorthaul.whole_file import whole_file
 
 _LOCK = ".lock"
-_WORK = "work/"
 _LONGEST_NAME_BYTES = 255  # of file systems
 
 
@@ -84,7 +83,7 @@ class Journal:
 
     def lasting_files(self) -> dict[str, tuple[int, int]]:
         """All that a reader needs."""
-        lasting = {name for name in self._saved if not name.startswith(_WORK)}
+        lasting = {name for name in self._saved if not name.startswith(WORK)}
         return {name: each for name, each in self.files.items() if name in lasting}
 
     def _write(self) -> None:

@@ -7,6 +7,7 @@
     parts/originals/paper.npy              for each id of the parts, the graph's
     parts/seeds/paper.npy                  what is trained on, under the parts' ids
     parts/part-0/paper.features.npy, ..    the rows of the nodes that part 0 owns
+    parts/topology-0/paper.sources.npy, .. instead of topology: the same of the nodes that part 0 owns
     parts/hot/paper.ids.npy, paper.features.npy    rows that every rank keeps
 """
 
@@ -28,8 +29,10 @@ from shorthaul.errors import PartFileError
 from shorthaul.whole_file import whole_file
 
 FORMAT = 1
+COLUMNS = ("pointers", "sources", "relations", "edges")  # of incoming edges, by target
 MANIFEST = "parts.json"
 JOURNAL = "unfinished.json"
+WORK = "work/"
 _SUMMED_BYTES = 2**24
 _AGAIN = (
     "Run `shorthaul partition` again: it goes on where it stopped, or copy the whole folder anew"
@@ -64,6 +67,16 @@ class Manifest:
     def book(self) -> PartitionBook:
         """Who owns what."""
         return PartitionBook(dict(self.offsets))
+
+    @property
+    def is_split(self) -> bool:
+        """Whether no folder has the whole topology, but each part the rows of its own nodes."""
+        return topology_file("pointers") not in self.files
+
+    @property
+    def topology_bytes(self) -> int:
+        """Of all incoming edges, as ranks map them to draw neighbors."""
+        return sum(self.files[topology_file(each)][0] for each in COLUMNS)
 
     @property
     def version(self) -> str:
@@ -202,6 +215,43 @@ def file_name(word: str) -> str:
 def part_file(part: int, node_type: str, table: str, suffix: str) -> str:
     """Where a part's rows of a table lie."""
     return f"part-{part}/{file_name(node_type)}.{file_name(table)}{suffix}"
+
+
+def topology_file(column: str) -> str:
+    """Where a column of all edges lies."""
+    return f"topology/{column}.npy"
+
+
+def work_file(name: str) -> str:
+    """Where a file lies that no reader needs, while parts are written."""
+    return f"{WORK}{name}.npy"
+
+
+def rows_file(part: int, node_type: str, column: str) -> str:
+    """Where a column of the edges into a part's nodes lies, where the topology is split."""
+    return f"topology-{part}/{file_name(node_type)}.{column}.npy"
+
+
+def part_of_file(name: str) -> int | None:
+    """The part that alone needs a file; None for files that every rank needs.
+
+    >>> part_of_file("part-12/paper.labels.npy"), part_of_file("topology-3/paper.edges.npy")
+    (12, 3)
+    >>> part_of_file("topology/edges.npy")
+    """
+    word, _, number = name.partition("/")[0].rpartition("-")
+    return int(number) if word in ("part", "topology") else None
+
+
+def holds_ids(name: str) -> bool:
+    """Whether a file has ids or pointers, and not rows of a table.
+
+    >>> [holds_ids(each) for each in ("topology-0/a.edges.npy", "hot/a.ids.npy", "hot/a.labels.npy")]
+    [True, True, False]
+    """
+    folder = name.partition("/")[0]
+    is_hot_row = folder == "hot" and not name.endswith(".ids.npy")
+    return not (folder.startswith("part-") or is_hot_row)
 
 
 def hot_file(node_type: str, table: str, suffix: str) -> str:

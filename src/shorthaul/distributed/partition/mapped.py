@@ -10,13 +10,15 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 
 from shorthaul.distributed.partition.book import PartitionBook
-from shorthaul.distributed.partition.manifest import Manifest
+from shorthaul.distributed.partition.manifest import COLUMNS, Manifest, topology_file
 from shorthaul.errors import PartFileError
 from shorthaul.graphs import Relation, RelationalGraph, TargetIndex
 from shorthaul.tensors.files.formats import find_layout
@@ -34,20 +36,30 @@ def map_file(path: str | os.PathLike[str]) -> torch.Tensor:
     return torch.from_numpy(mapped).view(layout.dtype).view(layout.shape)
 
 
-def map_topology(folder: Path, manifest: Manifest) -> RelationalGraph:
-    """The whole graph under the parts' ids, mapped and not read."""
-    columns = {
-        name: map_file(folder / "topology" / f"{name}.npy")
-        for name in ("pointers", "sources", "targets", "relations", "edges")
-    }
+def map_topology(
+    folder: Path, manifest: Manifest, file: Callable[[str], str] = topology_file
+) -> RelationalGraph:
+    """The whole graph under the parts' ids, mapped and not read; `file` names that of a column."""
+    index = TargetIndex(*(map_file(folder / file(each)) for each in COLUMNS))
+    targets = map_file(folder / file("targets"))
+    columns = {"source": index.sources, "target": targets, "relation": index.relations}
+    return _describe(manifest, columns, {"target": index})
+
+
+def describe_graph(manifest: Manifest) -> RelationalGraph:
+    """Types and relations alone, for those who never look at an edge."""
+    empty = torch.empty(0, dtype=getattr(torch, manifest.dtype), device="cpu")
+    return _describe(manifest, dict.fromkeys(("source", "target", "relation"), empty), {})
+
+
+def _describe(
+    manifest: Manifest, columns: Mapping[str, torch.Tensor], indexes: dict[str, Any]
+) -> RelationalGraph:
     book: PartitionBook = manifest.book
-    index = TargetIndex(*(columns[each] for each in ("pointers", "sources", "relations", "edges")))
     return RelationalGraph(
         book.node_types,
         tuple(map(book.count, book.node_types)),
         tuple(Relation(*each) for each in manifest.relations),
-        columns["sources"],
-        columns["targets"],
-        columns["relations"],
-        indexes={"target": index},
+        **columns,
+        indexes=indexes,
     )

@@ -1,7 +1,7 @@
 """`partition`: a graph and its features, streamed into parts on one machine.
 
 >>> import tempfile
->>> from shorthaul.graphs import RelationalGraph
+>>> from shorthaul.graphs import RelationalGraph, TargetIndex
 >>> graph = RelationalGraph.from_edges([1, 2, 3, 0], [0, 0, 1, 2])
 >>> with tempfile.TemporaryDirectory() as folder:
 ...     report = partition(graph, folder, 2, features=torch.eye(4), method="range")
@@ -37,20 +37,24 @@ from shorthaul.distributed.partition.journal import (
     require_own,
 )
 from shorthaul.distributed.partition.manifest import (
+    COLUMNS,
     Manifest,
     TableFacts,
     hot_file,
     hot_ids_file,
     originals_file,
     part_file,
+    rows_file,
     seeds_file,
+    topology_file,
+    work_file,
 )
 from shorthaul.distributed.partition.mapped import map_file, map_topology
 from shorthaul.distributed.partition.methods import STREAM_PASSES, place_nodes, weigh_nodes
 from shorthaul.distributed.partition.renumbering import Renumbering, plan_renumbering
 from shorthaul.distributed.partition.report import PartitionReport, count_parts
 from shorthaul.distributed.partition.target_rows import PIECE_EDGES, TargetRows, cut_rows
-from shorthaul.graphs import RelationalGraph
+from shorthaul.graphs import RelationalGraph, TargetIndex
 from shorthaul.tensors.tables.table import RowTable
 
 FEATURES, LABELS = "features", "labels"
@@ -70,6 +74,7 @@ def partition(
     fan_outs: Sequence[int] = (15, 10, 5),
     batch_size: int = 1024,
     passes: int = STREAM_PASSES,
+    topology: str = "replicated",
     tables: Mapping[str, Mapping[str, Any]] | None = None,
     start_over: bool = False,
     tell: Callable[[str], None] = lambda _: None,
@@ -92,12 +97,16 @@ def partition(
         fan_outs: Neighbors per hop of such a batch (default 15, 10, 5).
         batch_size: Seeds of such a batch (default 1024).
         passes: How often `"stream"` goes over the edges (default 3).
+        topology: `"replicated"` (default) writes the topology as a whole, for folders that every machine has;
+            `"split"` writes into each part the edges into its own nodes, and nowhere all of them.
         tables: Further tables by name, each as `features`; None (default) for none.
         start_over: Whether parts that are there, also whole ones, are removed first (default False).
         tell: Called with a line of progress now and then (by default nobody is told).
     """
     given = graph if isinstance(graph, RelationalGraph) else RelationalGraph.open(graph)
-    wishes = PartitionWishes(parts, method, float(hot), tuple(fan_outs), batch_size, passes)
+    wishes = PartitionWishes(
+        parts, method, float(hot), tuple(fan_outs), batch_size, passes, topology
+    )
     require_wishes(wishes)
     named = read_tables(given, {FEATURES: features, LABELS: labels}, tables or {})
     wanted = read_seeds(given, seeds)
@@ -149,7 +158,9 @@ class _Run:
             tuple(self.seeds),
             {name: len(ids) for name, ids in hot.items()},
         )
-        cut = map_topology(self.journal.folder, manifest)
+        cut = map_topology(self.journal.folder, manifest, self._topology_file)
+        if wishes.topology == "split":
+            self._write_rows(cut.by_target(), numbering)
         seeds = numbering.numbers[self._seeds_or_all()]
         report = count_parts(cut, numbering.book, self._row_bytes(), seeds, hot, wishes)
         files = self.journal.lasting_files()
@@ -166,7 +177,7 @@ class _Run:
                 self.graph, wishes.parts, wishes.method, weights, passes=wishes.passes
             )
 
-        path = self.journal.save("work/places.npy", self.graph.num_nodes, make)
+        path = self.journal.save(work_file("places"), self.graph.num_nodes, make)
         return map_file(path)
 
     def _write_numbers(self, numbering: Renumbering) -> None:
@@ -208,15 +219,34 @@ class _Run:
             return (numbering.numbers[self.rows.index.sources[each].long()] for each in positions())
 
         empty = torch.empty(0, dtype=dtype, device="cpu")
-        save = self.journal.save
-        save("topology/pointers.npy", nodes + 1, lambda: [pointers.to(dtype)])
+        save, file = self.journal.save, self._topology_file
+        save(file("pointers"), nodes + 1, lambda: [pointers.to(dtype)])
         for name, make in (
             ("sources", sources),
             ("targets", targets),
             ("relations", column(index.relations)),
             ("edges", column(index.edges)),
         ):
-            save(f"topology/{name}.npy", graph.num_edges, partial(_after, empty, make))
+            save(file(name), graph.num_edges, partial(_after, empty, make))
+
+    def _topology_file(self, column: str) -> str:
+        """Where the whole topology is written: for good, or until it is split."""
+        return work_file(column) if self.wishes.topology == "split" else topology_file(column)
+
+    def _write_rows(self, index: TargetIndex, numbering: Renumbering) -> None:
+        """For each part and type the rows of its nodes."""
+        book = numbering.book
+        for part in range(self.wishes.parts):
+            for kind, nodes in zip(book.node_types, book.global_rows(part), strict=True):
+                ends = index.pointers[nodes.start : nodes.stop + 1]
+                begin, end = int(ends[0]), int(ends[-1])
+                columns = {
+                    "pointers": ends - begin,
+                    **{each: getattr(index, each)[begin:end] for each in COLUMNS[1:]},
+                }
+                for name, column in columns.items():
+                    path = rows_file(part, kind, name)
+                    self.journal.save(path, len(column), partial(_cut_in_chunks, column))
 
     def _write_tables(self, numbering: Renumbering) -> dict[str, dict[str, TableFacts]]:
         facts: dict[str, dict[str, TableFacts]] = {}
@@ -279,6 +309,11 @@ def _gather_in_chunks(table: RowTable, ids: torch.Tensor) -> Iterator[torch.Tens
     step = max(1, _CHUNK_BYTES // max(1, table.stored_row_bytes))
     for start in range(0, max(1, len(ids)), step):
         yield table.gather(ids[start : start + step])
+
+
+def _cut_in_chunks(column: torch.Tensor) -> Iterator[torch.Tensor]:
+    for start in range(0, max(1, len(column)), PIECE_EDGES):
+        yield column[start : start + PIECE_EDGES]
 
 
 def _after(

@@ -23,6 +23,7 @@ import functools
 
 import torch
 
+from shorthaul.errors import SamplingError
 from shorthaul.interrupts import when_gone
 from shorthaul.jit import (
     CppSource,
@@ -310,6 +311,20 @@ def _emit_steps(dtype: torch.dtype) -> tuple[Function, ...]:
             returns="int64",
         ),
     )
+
+
+def require_drawn(status: int, dtype: torch.dtype) -> int:
+    """What a step of the kernel counted; its error where that is negative."""
+    if status == -2:
+        raise MemoryError(
+            "there was no memory for a sample of neighbors: lower the fan-outs or the number of seeds"
+        )
+    if status < 0:
+        raise SamplingError(
+            f"the sample has more edges than {dtype} can count.\n"
+            "  Lower the fan-outs or the number of seeds, or make the graph with int64 indexes."
+        )
+    return status
 
 
 @functools.cache

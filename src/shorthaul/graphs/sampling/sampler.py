@@ -25,7 +25,7 @@ from shorthaul.graphs.sampling.fan_outs import (
     read_fan_outs,
     require_one_kind,
 )
-from shorthaul.graphs.sampling.kernels import HASHED_FROM_NODES, SamplingMemory
+from shorthaul.graphs.sampling.kernels import HASHED_FROM_NODES, SamplingMemory, require_drawn
 from shorthaul.graphs.sampling.plain_sample import Request, sample_plainly
 from shorthaul.graphs.sampling.streams import as_signed, choose_key, choose_threads, read_seed
 from shorthaul.jit import can_use_kernels
@@ -303,21 +303,7 @@ class NeighborSampler:
         return counts
 
     def _require_sampled(self, status: int) -> int:
-        """What a step of the kernel counted; its error where that is negative."""
-        if status == -2:
-            raise MemoryError(
-                "there was no memory for a sample of neighbors: lower the fan-outs or the number of "
-                "seeds"
-            )
-        if status < 0:
-            raise self._too_many_edges()
-        return status
-
-    def _too_many_edges(self) -> SamplingError:
-        return SamplingError(
-            f"the sample has more edges than {self.graph.index_dtype} can count.\n"
-            "  Lower the fan-outs or the number of seeds, or make the graph with int64 indexes."
-        )
+        return require_drawn(status, self.graph.index_dtype)
 
     def sample_plainly(
         self, seeds: Any, number: int, *, times: Any = None, exclude: Any = None
@@ -344,8 +330,9 @@ class NeighborSampler:
         kinds = {"resample": self.resample, "disjoint": self.rule.disjoint}
         try:
             pairs, hops = sample_plainly(self.graph, given.tolist(), request)
-        except OverflowError as error:
-            raise self._too_many_edges() from error
+        except OverflowError:
+            self._require_sampled(-1)
+            raise
         return collect_plainly(self.graph, given.tolist(), pairs, hops, number, **kinds)
 
     def _allocate(self, count: int) -> torch.Tensor:
