@@ -42,6 +42,7 @@ from shorthaul.errors import (
     LateRowIndexError,
     LayerArgumentError,
     LayerLanguageError,
+    LocalRanksError,
     MachineMemoryError,
     MissingExtraError,
     MissingPackageError,
@@ -197,6 +198,12 @@ GOLDEN: dict[ShorthaulError, str] = {
         "  Make it first (mkdir -p), or give another one on a disk with room for activations: "
         "`directory=`\n  or SHORTHAUL_SCRATCH. It is not made here: a path that is misspelled, or a "
         "disk that is not mounted,\n  would fill another disk."
+    ),
+    LocalRanksError("16GiB/machine", None): (
+        "budget='16GiB/machine' is shared by the ranks of a machine, but how many they are is not known: "
+        "LOCAL_WORLD_SIZE is not set.\n"
+        "  torchrun sets it; with another launcher set it to the number of processes on each machine, or "
+        "give each process its own budget."
     ),
     SpoolFullError(
         Path("/scratch"), 2**30, used_bytes=2**32, free_bytes=2**29, reserve_bytes=2**26

@@ -39,6 +39,19 @@ class ScratchDirectoryError(ShorthaulError, FileNotFoundError, NotADirectoryErro
         return self.message
 
 
+class LocalRanksError(ShorthaulError, ValueError):
+    """A budget is that of a machine, and nobody says how many processes share it."""
+
+    def __init__(self, budget: str, told: str | None) -> None:
+        found = "is not set" if told is None else f"is {told!r}"
+        super().__init__(
+            f"budget={budget!r} is shared by the ranks of a machine, but how many they are is not known: "
+            f"LOCAL_WORLD_SIZE {found}.\n"
+            "  torchrun sets it; with another launcher set it to the number of processes on each machine, or "
+            "give each process its own budget."
+        )
+
+
 class SpoolFullError(ShorthaulError, OSError):
     """The scratch directory has no room for the activations of a step."""
 

@@ -20,6 +20,7 @@ from shorthaul.offload.drive.drives import Drives
 from shorthaul.offload.drive.endurance import Endurance
 from shorthaul.offload.drive.spool import SpoolSet
 from shorthaul.offload.freed_memory import freed_memory
+from shorthaul.offload.local_ranks import count_local_ranks, split_budget
 from shorthaul.offload.policy.policy import (
     OffloadAll,
     OffloadChosen,
@@ -76,7 +77,8 @@ def offload_activations(
 
     Args:
         directory: A directory on a disk, or several; None (default) takes the scratch setting.
-        budget: Bound of the activation bytes in memory; None (default) for none.
+        budget: Bound of the activation bytes in memory; None (default) for none. Of `"16GiB/machine"` each of
+            the ranks that torchrun starts on a machine has an equal share.
         policy: `"auto"` (default) offloads everything without a budget, and plans with one;
             `"all"`; `"ssdtrain"`, the published rule; or a function of a `SavedTensor`.
         minimum_bytes: Smaller tensors stay in memory (default 1 MiB).
@@ -100,7 +102,7 @@ def offload_activations(
     if not callable(policy) and policy not in ("auto", "all", "ssdtrain"):
         raise ValueError(f"policy must be 'auto', 'all', 'ssdtrain' or a callable, got {policy!r}")
     given = _list_directories(directory)
-    budget_bytes = None if budget is None else parse_bytes(budget)
+    budget_bytes = split_budget(budget)
     in_flight_bytes = parse_bytes(DEFAULT_IN_FLIGHT_BYTES if in_flight is None else in_flight)
     prefetch_bytes = parse_bytes(DEFAULT_PREFETCH_BYTES if prefetch is None else prefetch)
     pool_bytes = budget_bytes
@@ -114,7 +116,7 @@ def offload_activations(
     is_automatic = compress == "auto"
     codec = None if compress is None or is_automatic else choose_codec(compress)
     minimum_bytes, packed_limit_bytes = parse_bytes(minimum_bytes), parse_bytes(memory)
-    wear = Drives(Endurance.parse(endurance), given)
+    wear = Drives(Endurance.parse(endurance), given, count_local_ranks())
     freed_memory.return_it()
 
     # What is opened until something is refused is closed again: the store closes it from then on.

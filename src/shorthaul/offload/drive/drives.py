@@ -19,16 +19,24 @@ from shorthaul.offload.drive.endurance import (
 
 
 class Drives:
-    """The drives under some directories, told apart by the position of a directory among them."""
+    """The drives under some directories, told apart by the position of a directory among them.
 
-    def __init__(self, endurance: Endurance, directories: Iterable[str | os.PathLike[str]]) -> None:
+    `processes` are those of the job that write here; they share what may be written each day.
+    """
+
+    def __init__(
+        self,
+        endurance: Endurance,
+        directories: Iterable[str | os.PathLike[str]],
+        processes: int = 1,
+    ) -> None:
         self.endurance = endurance
         limits: dict[str, WearLimit] = {}
         self._of_directory = []
         for each in directories:
             device = identify_device(each)
             if device.key not in limits:
-                limits[device.key] = WearLimit(endurance, WriteLedger(device))
+                limits[device.key] = WearLimit(endurance, WriteLedger(device), processes)
             self._of_directory.append(limits[device.key])
         self._limits = tuple(limits.values())
 

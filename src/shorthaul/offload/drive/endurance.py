@@ -286,8 +286,8 @@ class WearLimit:
 
     SYNC_BYTES = 256 * 2**20
 
-    def __init__(self, endurance: Endurance, ledger: WriteLedger) -> None:
-        self.endurance, self.ledger = endurance, ledger
+    def __init__(self, endurance: Endurance, ledger: WriteLedger, processes: int = 1) -> None:
+        self.endurance, self.ledger, self.processes = endurance, ledger, processes
         self._saved = Written()  # what the ledger held last
         self._tried_bytes = 0  # unsaved when writing the ledger last failed
         self._told_on = ""  # the day on which it was last said that the limit is used up
@@ -330,14 +330,15 @@ class WearLimit:
     def limits_per_step(self, step_seconds: float) -> tuple[int | None, ...]:
         """What one step may write, the strictest limit first; `None` without a limit.
 
-        First a share of what is left today, for steps of this length until midnight; then all of it,
+        Processes of one job have equal shares. First a share of what is left today, for steps of this length until midnight; then all of it,
         for a run that does not last the day and has no other way to fit its memory.
         """
         left_bytes = self.left_bytes
         if left_bytes is None:
             return (None,)
         share = min(1.0, step_seconds / self.ledger.seconds_left_today())
-        return (round(left_bytes * share), left_bytes)
+        own_bytes = left_bytes // self.processes
+        return (round(own_bytes * share), own_bytes)
 
     def note_written(self, written_bytes: int) -> None:
         """So many bytes have been written."""
@@ -345,8 +346,16 @@ class WearLimit:
         _ledgers[path] = self.ledger
         by_day = _unsaved_bytes.setdefault(path, {})
         by_day[today] = by_day.get(today, 0) + written_bytes
-        if sum(by_day.values()) - self._tried_bytes >= self.SYNC_BYTES:
+        if sum(by_day.values()) - self._tried_bytes >= self._sync_bytes:
             self.save()
+
+    @property
+    def _sync_bytes(self) -> int:
+        """Unsaved bytes of this process at most; of all that share a limit, a quarter of what is left."""
+        left_bytes = self.left_bytes
+        if left_bytes is None or self.processes == 1:
+            return self.SYNC_BYTES
+        return min(self.SYNC_BYTES, left_bytes // (4 * self.processes))
 
     def save(self) -> Written:
         """Bring the ledger up to date; returns what is counted, with what others added."""
