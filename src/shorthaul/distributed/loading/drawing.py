@@ -26,6 +26,10 @@ Sampler = NeighborSampler | SplitSampler
 class Drawing(Protocol):
     """Draws samples in a thread of its own, in the order in which they are submitted: the same on all ranks."""
 
+    @property
+    def is_shared(self) -> bool:
+        """Whether ranks draw for each other, so that an error of one ends the drawing of all."""
+
     def submit(self, where: str, find_seeds: FindSeeds, number: int, /) -> Future[NeighborSample]:
         """Have a sample drawn; `where` is told in errors, `number` says which random numbers it gets."""
 
@@ -54,6 +58,8 @@ def start_drawing(parts: Parts, sampler: Sampler) -> Drawing:
 class LocalDrawing:
     """From the whole topology, which this rank maps."""
 
+    is_shared = False
+
     def __init__(self, sampler: NeighborSampler) -> None:
         self._sampler, self._worker = sampler, Worker("drawing")
 
@@ -68,6 +74,8 @@ class LocalDrawing:
 
 class SplitDrawing:
     """From rows that the ranks hold, on a line of its own, so that features are exchanged at the same time."""
+
+    is_shared = True
 
     def __init__(self, sampler: SplitSampler, line: Line) -> None:
         self._sampler, self._line = sampler, line

@@ -120,12 +120,13 @@ class Epoch:
     def _expect(self, wire: Wire, step: int) -> Expected:
         try:
             sample = self._drawn.pop(step).result()
-        except ExchangeError as error:  # ranks may have seen it at different steps: none goes on
-            if wire.faults is not None:
+        except Exception as error:
+            if not self._drawing.is_shared:
+                return Expected(None, {}, 0, error)
+            # Other ranks could not draw either, maybe at another step: none can be told in a round.
+            if isinstance(error, ExchangeError) and wire.faults is not None:
                 wire.faults.confess(error, wire.where)
             raise
-        except Exception as error:
-            return Expected(None, {}, 0, error)
         asks = self.features.expect(sample.input_nodes)
         return Expected(sample, asks, self._global_seeds.pop(step), None)
 
