@@ -6,7 +6,6 @@ import errno
 import fcntl
 import os
 import stat
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,6 +16,7 @@ from shorthaul.storage import BufferPool, StorageFile, ThreadEngine, UringEngine
 from shorthaul.storage import file as module
 from shorthaul.storage.file import DirectAlignment, Part, ask_alignment, choose_part
 from shorthaul.storage.testing.contract import PATIENCE_SECONDS, content_of
+from tests.small_disks import small_disk
 
 
 @pytest.fixture
@@ -221,26 +221,15 @@ def test_sync_and_reserve(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
+def full_disk(tmp_path: Path) -> Iterator[Path]:
     """A file system of 1 MiB."""
-    mount = tmp_path / "small"
-    mount.mkdir()
-    made = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(mount)],
-        capture_output=True,
-        check=False,
-    )
-    if made.returncode:
-        pytest.skip("may not mount a small file system here")
-    try:
+    with small_disk(tmp_path / "small", "1m") as mount:
         yield mount
-    finally:
-        subprocess.run(["umount", "--lazy", str(mount)], check=True)
 
 
 @pytest.mark.parametrize("kind", [UringEngine, ThreadEngine])
-def test_a_full_disk_is_an_error_with_what_was_written(small_disk: Path, kind) -> None:
-    with kind() as engine, open_file(small_disk, "scratch") as file, BufferPool("8MiB") as pool:
+def test_a_full_disk_is_an_error_with_what_was_written(full_disk: Path, kind) -> None:
+    with kind() as engine, open_file(full_disk, "scratch") as file, BufferPool("8MiB") as pool:
         ticket = engine.write(file, 0, pool.take(4 * 2**20))
         with pytest.raises(StorageError, match="Free some space") as raised:
             ticket.wait(PATIENCE_SECONDS)
@@ -249,6 +238,6 @@ def test_a_full_disk_is_an_error_with_what_was_written(small_disk: Path, kind) -
         with pytest.raises(StorageError) as raised:
             file.reserve(4 * 2**20)
         assert raised.value.errno == errno.ENOSPC
-        with open_file(small_disk, "scratch") as other:
+        with open_file(full_disk, "scratch") as other:
             os.ftruncate(file.buffered_descriptor, 0)
             engine.write(other, 0, pool.take(2**19)).wait(PATIENCE_SECONDS)
