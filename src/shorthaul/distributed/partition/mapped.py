@@ -10,7 +10,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -42,24 +42,25 @@ def map_topology(
     """The whole graph under the parts' ids, mapped and not read; `file` names that of a column."""
     index = TargetIndex(*(map_file(folder / file(each)) for each in COLUMNS))
     targets = map_file(folder / file("targets"))
-    columns = {"source": index.sources, "target": targets, "relation": index.relations}
-    return _describe(manifest, columns, {"target": index})
+    return _describe(manifest, (index.sources, targets, index.relations), {"target": index})
 
 
 def describe_graph(manifest: Manifest) -> RelationalGraph:
     """Types and relations alone, for those who never look at an edge."""
     empty = torch.empty(0, dtype=getattr(torch, manifest.dtype), device="cpu")
-    return _describe(manifest, dict.fromkeys(("source", "target", "relation"), empty), {})
+    return _describe(manifest, (empty, empty, empty), {})
 
 
 def _describe(
-    manifest: Manifest, columns: Mapping[str, torch.Tensor], indexes: dict[str, Any]
+    manifest: Manifest,
+    columns: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
+    indexes: dict[str, Any],
 ) -> RelationalGraph:
     book: PartitionBook = manifest.book
     return RelationalGraph(
         book.node_types,
         tuple(map(book.count, book.node_types)),
         tuple(Relation(*each) for each in manifest.relations),
-        **columns,
+        *columns,
         indexes=indexes,
     )
