@@ -90,6 +90,63 @@ def test_a_step_is_that_of_an_embedding_on_one_process(tmp_path: Path, name: str
     torch.testing.assert_close(alone, expected, rtol=1e-12, atol=1e-14)
 
 
+OTHERS: dict[str, tuple[Any, bool]] = {
+    "SGD, sparse, momentum": (lambda p: torch.optim.SGD(p, lr=0.3, momentum=0.9), True),
+    "SGD, nesterov, decay": (
+        lambda p: torch.optim.SGD(p, lr=0.3, momentum=0.9, nesterov=True, weight_decay=0.1),
+        False,
+    ),
+    "Adam, amsgrad, decay": (
+        lambda p: torch.optim.Adam(p, lr=0.1, weight_decay=0.1, amsgrad=True),
+        False,
+    ),
+    "AdamW": (lambda p: torch.optim.AdamW(p, lr=0.1, weight_decay=0.1), False),
+    "Adagrad, sparse": (lambda p: torch.optim.Adagrad(p, lr=0.1), True),
+    "RMSprop": (lambda p: torch.optim.RMSprop(p, lr=0.01, momentum=0.5, centered=True), False),
+}
+
+
+def odd_ids_of_step(step: int) -> torch.Tensor:
+    """A step without ids, one with a single id many times, and ones that leave ranks out."""
+    return {1: torch.empty(0, dtype=torch.int64), 2: torch.full((24,), 7)}.get(
+        step, ids_of_step(step)
+    )
+
+
+def train_others(rank: int, folder: Path, ranks: int) -> dict[str, torch.Tensor]:
+    """Rows after steps that read twice, for each optimizer; of a plain embedding where there are no ranks."""
+    parts = sh.distributed.open(folder, timeout_seconds=20.0) if ranks else None
+    found = {}
+    for name, (make, sparse) in OTHERS.items():
+        table: nn.Module = (
+            nn.Embedding(ROWS, WIDTH, sparse=sparse, _weight=first_rows(0, ROWS))
+            if parts is None
+            else sh.distributed.LearnableTable(
+                parts, "node", WIDTH, dtype=torch.float64, sparse=sparse, initial=first_rows
+            )
+        )
+        optimizer = make(table.parameters())
+        for step in range(6):
+            whole = odd_ids_of_step(step)
+            ids = whole[rank :: max(1, ranks)]
+            loss = losses_of(table(ids), ids) + table(ids.flip(0)).sum()
+            (loss * max(1, ranks) / 24).backward()
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=step % 2 == 0)
+        found[name] = table(torch.arange(ROWS)).detach()
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:Sparse invariant checks:UserWarning")  # torch's own Adagrad
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_other_optimizers_take_the_same_steps(tmp_path: Path, ranks: int) -> None:
+    cut_homogeneous(tmp_path, 4)
+    expected = train_others(0, tmp_path, 0)
+    for found in run_ranks(train_others, ranks, tmp_path, tmp_path, ranks):
+        torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-12)
+
+
 def test_the_comparison_would_notice_a_lost_gradient(tmp_path: Path) -> None:
     one, other = train_alone("SGD", 1), train_alone("SGD", 2)
     with pytest.raises(AssertionError):
