@@ -105,9 +105,9 @@ class Parts:
         if self.topology == "split":
             raise RankSetupError(
                 "the topology of these parts is split: each rank holds the incoming edges of its own nodes, and "
-                "none the whole graph.\n  `sh.distributed.MiniBatchLoader` samples it; `parts.relations` and "
-                "`parts.book` describe it. Whatever else needs the graph needs parts that were opened with "
-                'topology="replicated".'
+                "none the whole graph.\n  `sh.distributed.MiniBatchLoader` and `WholeGraph` work with it; "
+                "`parts.relations` and `parts.book` describe it. Whatever else needs the graph needs parts that "
+                'were opened with topology="replicated".'
             )
         return map_topology(self.folder, self.manifest)
 

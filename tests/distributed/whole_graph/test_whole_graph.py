@@ -108,7 +108,7 @@ def run_typed(rank: int, folder: Path) -> Any:
     whole = sh.distributed.WholeGraph(sh.distributed.open(folder, shares_machine=False))
     found = {}
     with settings.override(kernels="torch"):
-        for name, layer in typed_layers(metadata_of(whole.parts.graph)).items():
+        for name, layer in typed_layers(metadata_of(whole.parts.described_graph)).items():
             x = typed_rows(name, {kind: whole.nodes(kind) for kind in TYPED})
             out = whole.run(layer, x)
             sum(loss_of(each, whole.nodes(kind), 4) for kind, each in out.items()).backward()
@@ -152,6 +152,21 @@ def test_layers_of_types_are_those_of_one_process(tmp_path: Path, ranks: int) ->
             same(sum(each[name][3][parameter] for each, _ in found), whole)
     if ranks == 4:
         assert min(len(own["venue"]) for each, _ in found for own, *_ in each.values()) == 0
+
+
+@pytest.mark.parametrize("ranks", [2, pytest.param(4, marks=pytest.mark.slow)])
+def test_a_topology_in_parts_makes_the_same(tmp_path: Path, ranks: int) -> None:
+    """Each rank has the edges into its own nodes alone."""
+    for make, run in ((related_graph, run_joined), (venue_graph, run_typed)):
+        folders = [tmp_path / f"{make.__name__} {name}" for name in ("replicated", "split")]
+        for each in folders:
+            cut(make(), each, topology=each.name.split()[-1])
+        whole, apart = (run_ranks(run, ranks, tmp_path, each) for each in folders)
+        for (found, traffic), (other, same_traffic) in zip(apart, whole, strict=True):
+            assert traffic == same_traffic
+            assert found.keys() == other.keys()
+            for name in found:
+                torch.testing.assert_close(found[name], other[name], rtol=0, atol=0)
 
 
 class TwoLayers(nn.Module):

@@ -27,7 +27,7 @@ class TypedEdges:
     own: Mapping[str, int]  # rows of each type that this rank owns: the first ones
 
 
-def make_block(graph: RelationalGraph, edges: OwnEdges, own: OwnRows, plan: HaloPlan) -> Block:
+def make_block(edges: OwnEdges, own: OwnRows, plan: HaloPlan) -> Block:
     """All types in one tensor; an average that another rank sends is source node -1."""
     start = own.count
     nodes = torch.full((start + sum(plan.counts),), -1, dtype=torch.int64, device="cpu")
@@ -37,14 +37,11 @@ def make_block(graph: RelationalGraph, edges: OwnEdges, own: OwnRows, plan: Halo
     ):
         nodes[start : start + rows] = each
         start += rows + averages
-    dtype = edges.sources.dtype
+    index = edges.index
+    dtype = index.sources.dtype
+    positions = torch.arange(len(index.sources), dtype=dtype, device="cpu")
     return Block(
-        nodes.to(dtype),
-        own.count,
-        edges.pointers.to(dtype),
-        plan.places.to(dtype),
-        edges.positions,
-        graph.by_target(),
+        nodes.to(dtype), own.count, index.pointers, plan.places.to(dtype), positions, index
     )
 
 
@@ -57,12 +54,13 @@ def make_typed_edges(
     """A tensor for each type; a plan is that of the edges whose sources are of its type."""
     counts = {name: each.count for name, each in own.items()}
     first = dict(zip(counts, itertools.accumulate(counts.values(), initial=0), strict=False))
-    places = torch.empty(len(edges.sources), dtype=torch.int64, device="cpu")
+    index = edges.index
+    places = torch.empty(len(index.sources), dtype=torch.int64, device="cpu")
     for name, plan in plans.items():
-        places[is_of(edges.sources, graph.nodes_of(name))] = plan.places
+        places[is_of(index.sources, graph.nodes_of(name))] = plan.places
     made = {}
     for number, (source, name, target) in enumerate(graph.relations):
-        is_here = edges.relations == number
+        is_here = index.relations == number
         targets = edges.targets[is_here] - first[target]
         made[source, name, target] = torch.stack([places[is_here], targets])
     return TypedEdges(made, counts)

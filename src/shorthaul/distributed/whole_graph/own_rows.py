@@ -13,7 +13,8 @@ from dataclasses import dataclass
 
 import torch
 
-from shorthaul.graphs import RelationalGraph
+from shorthaul.distributed.topology.held_rows import HeldRows
+from shorthaul.graphs import TargetIndex
 
 
 @dataclass(frozen=True)
@@ -55,33 +56,23 @@ class OwnRows:
 class OwnEdges:
     """The edges that own nodes hear through, by target, and by relation within each."""
 
-    pointers: torch.Tensor  # (targets + 1,)
-    sources: torch.Tensor  # (E,) global ids
-    relations: torch.Tensor  # (E,)
-    positions: torch.Tensor  # (E,) places in the graph's `by_target()` index
+    index: TargetIndex  # of own nodes alone: pointers from 0, sources by their global ids
     targets: torch.Tensor  # (E,) rows
 
 
-def read_own_edges(graph: RelationalGraph, own: OwnRows) -> OwnEdges:
+def read_own_edges(held: HeldRows, own: OwnRows, dtype: torch.dtype) -> OwnEdges:
     """The part of the graph's index that belongs to own nodes; nothing else of it is read."""
-    index = graph.by_target()
-    pointers, spans = [index.pointers[:1] * 0], []
+    empty = torch.empty(0, dtype=dtype, device="cpu")
+    pointers, columns = [empty.new_zeros(1)], ([empty], [empty], [empty])
     edges = 0
-    for rows in own.ranges:
-        there = index.pointers[rows.start : rows.stop + 1]
-        begin, end = int(there[0]), int(there[-1])
-        pointers.append(there[1:] - begin + edges)
-        spans.append(range(begin, end))
+    for piece in held.pieces:
+        if not any(piece.nodes.start in rows for rows in own.ranges):
+            continue
+        begin, end = int(piece.pointers[0]), int(piece.pointers[-1])
+        pointers.append(piece.pointers[1:] - begin + edges)
         edges += end - begin
-    columns = (
-        torch.cat([column[each.start : each.stop] for each in spans])
-        for column in (index.sources, index.relations)
-    )
-    sources, relations = columns
-    dtype = index.sources.dtype
-    positions = torch.cat(
-        [torch.arange(each.start, each.stop, dtype=dtype, device="cpu") for each in spans]
-    )
+        for column, of in zip(columns, (piece.sources, piece.relations, piece.edges), strict=True):
+            column.append(of[begin:end])
     joined = torch.cat(pointers)
-    targets = torch.repeat_interleave(joined.diff().long())
-    return OwnEdges(joined, sources, relations, positions, targets)
+    index = TargetIndex(joined, *map(torch.cat, columns))
+    return OwnEdges(index, torch.repeat_interleave(joined.diff().long()))

@@ -226,7 +226,7 @@ class WholeGraph:
             wire,
             list(plans.values()),
             list(own.values()),
-            self.parts.graph.index_dtype,
+            self.parts.described_graph.index_dtype,
             self.traffic,
         )
         return _Form(words, own, Halo(tuple(plans.values()), served), graph)
@@ -234,15 +234,16 @@ class WholeGraph:
     def _plan(
         self, own: Mapping[str, OwnRows], is_typed: bool, averages: bool
     ) -> tuple[dict[str, HaloPlan], Block | TypedEdges]:
-        graph = self.parts.graph
-        edges = read_own_edges(graph, self._joined)
-        owners = self.parts.book.owners_of_nodes(edges.sources)
+        graph = self.parts.described_graph
+        edges = read_own_edges(self.parts.held_rows, self._joined, graph.index_dtype)
+        sources, relations = edges.index.sources, edges.index.relations
+        owners = self.parts.book.owners_of_nodes(sources)
         plans = {}
         for name, rows in own.items():
-            at = is_of(edges.sources, graph.nodes_of(name)) if is_typed else slice(None)
+            at = is_of(sources, graph.nodes_of(name)) if is_typed else slice(None)
             plans[name] = plan_halo(
-                edges.sources[at],
-                edges.relations[at],
+                sources[at],
+                relations[at],
                 edges.targets[at],
                 owners[at],
                 rows,
@@ -252,7 +253,7 @@ class WholeGraph:
             )
         if is_typed:
             return plans, make_typed_edges(graph, edges, own, plans)
-        return plans, make_block(graph, edges, self._joined, plans[_ALL])
+        return plans, make_block(edges, self._joined, plans[_ALL])
 
     def _known_type(self, node_type: str | None) -> str:
         names = self.parts.book.node_types
