@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from shorthaul.host_memory import return_large_blocks, usable_bytes
+from shorthaul.host_memory import usable_bytes
 
 PHYSICAL = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
@@ -79,22 +79,3 @@ def test_large_blocks_go_back_when_they_are_freed(name: str) -> None:
         assert freed_bytes > 50 * 2**20
     else:
         assert freed_bytes < 10 * 2**20
-
-
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("GLIBC_TUNABLES", "glibc.malloc.check=0"),
-        ("MALLOC_MMAP_THRESHOLD_", "262144"),
-        ("MALLOC_MMAP_MAX_", "0"),
-        ("MALLOC_TRIM_THRESHOLD_", "262144"),
-        ("MALLOC_TOP_PAD_", "0"),
-    ],
-)
-def test_what_the_user_has_set_stays(
-    monkeypatch: pytest.MonkeyPatch, name: str, value: str
-) -> None:
-    for each in ("GLIBC_TUNABLES", "MALLOC_MMAP_THRESHOLD_", "MALLOC_MMAP_MAX_"):
-        monkeypatch.delenv(each, raising=False)
-    monkeypatch.setenv(name, value)
-    assert not return_large_blocks()

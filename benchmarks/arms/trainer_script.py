@@ -1,4 +1,5 @@
-"""A script of a user of Hugging Face's Trainer; without `--callback` it has never heard of shorthaul.
+"""A script of a user of Hugging Face's Trainer; without `--callback` and `--pool` it has never heard
+of shorthaul.
 
     python benchmarks/arms/trainer_script.py --width 768 --layers 12 --batch 4 --length 512 --steps 3
 
@@ -53,7 +54,13 @@ def main() -> None:
         parser.add_argument(f"--{name}", type=int, required=True)
     parser.add_argument("--checkpointing", action="store_true")
     parser.add_argument("--callback", metavar="MEMORY", help="with shorthaul's, within this memory")
+    parser.add_argument("--pool", action="store_true", help="with shorthaul's memory of tensors")
     options = parser.parse_args()
+    if options.pool:
+        from shorthaul.allocator.freed_memory import freed_memory
+
+        freed_memory.settle()
+        assert freed_memory.pool is not None
     torch.manual_seed(0)
     config = GPT2Config(
         vocab_size=VOCABULARY,

@@ -1,8 +1,8 @@
 """How much memory does a Trainer's process take, unedited or with one callback, and what does a step cost?
 
 GPT-2 of 124 M parameters in Hugging Face's Trainer, in a process of its own for each sample. Resident memory is
-the most that the kernel saw, of everything. `shorthaul run` sets how the allocator gets and returns memory, so that
-keeping and checkpointing are measured with that setting, too.
+the most that the kernel saw, of everything. What offloads makes large tensors in a pool, so that keeping and
+checkpointing are measured with the pool, too.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from pathlib import Path
 
 from benchmarks.measuring.answer import Answer, answer_question
 from benchmarks.measuring.measure import Sample, same_bits
-from shorthaul.integrations.run import ALLOCATOR
 
 SCRIPT = Path(__file__).parents[1] / "arms" / "trainer_script.py"
 STEPS = 2
@@ -72,7 +71,7 @@ def measure(answer: Answer) -> None:
     words = [word for name, value in options.items() for word in (f"--{name}", str(value))]
     script = [str(SCRIPT), *words]
     plain = [sys.executable, *script]
-    tuned = {"GLIBC_TUNABLES": ALLOCATOR}
+    pooled = [*plain, "--pool"]
     answer.state(
         model=f"GPT-2, width {width}, {layers} layers",
         batch=f"{batch} x {length} tokens, float32",
@@ -82,9 +81,9 @@ def measure(answer: Answer) -> None:
         run = [sys.executable, "-m", "shorthaul", "run", "--offload", scratch]
         arms = [
             ScriptArm("keeping", plain),
-            ScriptArm("keeping, allocator set", plain, tuned),
+            ScriptArm("keeping, with the pool", pooled),
             ScriptArm("checkpointing", [*plain, "--checkpointing"]),
-            ScriptArm("checkpointing, allocator set", [*plain, "--checkpointing"], tuned),
+            ScriptArm("checkpointing, with the pool", [*pooled, "--checkpointing"]),
             ScriptArm("shorthaul run", [*run, *script]),
             ScriptArm("shorthaul run, 4 GiB", [*run, "--memory", "4GiB", *script]),
             ScriptArm(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path, PurePosixPath
 
 _GROUPS = Path("/proc/self/cgroup")
@@ -24,6 +24,7 @@ _ALLOCATOR_VARIABLES = (
     "MALLOC_TOP_PAD_",
     "MALLOC_TRIM_THRESHOLD_",
 )
+_releases: list[Callable[[], None]] = []
 
 
 def usable_bytes(groups: Path = _GROUPS, mount: Path = _MOUNT) -> int:
@@ -38,21 +39,32 @@ def resident_bytes() -> int:
     return pages * os.sysconf("SC_PAGE_SIZE")
 
 
+def when_giving_back(release: Callable[[], None]) -> None:
+    """Have `release` called whenever memory is given back: it returns what another allocator keeps."""
+    _releases.append(release)
+
+
 def give_memory_back() -> None:
-    """Return to the system what the C library keeps though nobody uses it, where it can."""
+    """Return to the system what allocators keep though nobody uses it, where they can."""
+    for release in _releases:
+        release()
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).malloc_trim(0)
+
+
+def has_own_allocator() -> bool:
+    """Whether the user has tuned the C library's allocator, or put another in its place."""
+    preloaded = os.environ.get("LD_PRELOAD", "")
+    return "malloc" in preloaded or any(name in os.environ for name in _ALLOCATOR_VARIABLES)
 
 
 def return_large_blocks() -> bool:
     """Have blocks of at least 1 MiB go back to the system when they are freed, from now on.
 
     By itself, glibc raises the size from which it does so to that of the largest block that was freed,
-    and keeps what is smaller: memory that training freed then stays resident. What the user has set in
-    the environment stays. Returns whether the C library took it.
+    and keeps what is smaller: memory that training freed then stays resident. Returns whether the C
+    library took it.
     """
-    if any(name in os.environ for name in _ALLOCATOR_VARIABLES):
-        return False
     try:
         return bool(ctypes.CDLL(None).mallopt(_MMAP_THRESHOLD, _LARGE_BLOCK_BYTES))
     except (OSError, AttributeError):

@@ -229,11 +229,11 @@ class Settings:
     )
     freed_memory = Setting(
         "SHORTHAUL_FREED_MEMORY",
-        lambda: "return",
-        _one_of("return", "keep"),
-        "one of return, keep",
-        "once a process offloads, its C library returns freed blocks of 1 MiB and more to the system, "
-        "or goes on as it is set up",
+        lambda: "reuse",
+        _one_of("reuse", "return", "keep"),
+        "one of reuse, return, keep",
+        "once a process offloads, what tensors of 1 MiB and more free serves the next ones and never "
+        "exceeds what was live at once, or goes back to the system at once, or is left to the C library",
     )
     progress = Setting(
         "SHORTHAUL_PROGRESS",

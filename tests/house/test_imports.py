@@ -32,7 +32,7 @@ LAYERS = (
         "module_swap",
         "pages",
     ),
-    ("jit", "storage"),
+    ("jit", "allocator", "storage"),
     ("tensors", "graphs", "datasets"),
     ("relational", "offload", "conv"),
     ("distributed",),
@@ -52,6 +52,7 @@ NEIGHBORS = {
     "announcements": {"settings"},
     "datasets": {"graphs"},  # one of them is a graph
     "graphs": {"tensors"},  # features, and indexes on disk, are tables of rows
+    "allocator": {"jit"},  # its pool is compiled against PyTorch's headers
     "storage": {"jit"},  # the io_uring engine's ring is a generated kernel
 }
 # The catalog imports everything, so only what nothing imports may import it.

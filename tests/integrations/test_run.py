@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 
 from shorthaul.integrations.run import (
-    ALLOCATOR,
     STARTUP,
     RunWishes,
     plan_environment,
@@ -283,13 +282,8 @@ def test_the_environment_is_given_back(before: dict[str, str]) -> None:
     wishes = RunWishes(memory_bytes=5, offloads=True, report="/x y.json")
     planned = plan_environment(wishes, before)
     assert planned["PYTHONPATH"].split(os.pathsep)[0] == str(STARTUP)
-    # What the user tuned is the user's.
-    assert planned["GLIBC_TUNABLES"] == before.get("GLIBC_TUNABLES", ALLOCATOR)
+    assert planned.get("GLIBC_TUNABLES") == before.get("GLIBC_TUNABLES")
     assert take_wishes(planned) == wishes
     assert planned == before
     assert take_wishes(planned) is None
     assert planned == before
-
-
-def test_without_offloading_the_allocator_is_left_alone() -> None:
-    assert "GLIBC_TUNABLES" not in plan_environment(RunWishes(replaces_convs=True), {})

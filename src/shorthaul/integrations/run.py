@@ -18,10 +18,6 @@ from typing import NoReturn
 
 STARTUP = Path(__file__).parent / "startup"
 VARIABLE = "SHORTHAUL_RUN"
-_TUNABLES = "GLIBC_TUNABLES"
-# Blocks of at least 1 MiB go back to the system when they are freed, whatever was freed before; in huge
-# pages, asking for them anew costs few page faults.
-ALLOCATOR = "glibc.malloc.mmap_threshold=1048576:glibc.malloc.hugetlb=1"
 
 
 @dataclass(frozen=True)
@@ -54,19 +50,12 @@ class RunWishes:
         return None if path is None else path.with_name(f"{path.name}.steps.jsonl")
 
 
-def with_allocator(environment: Mapping[str, str]) -> dict[str, str]:
-    """The environment with the C library told to give large blocks back; the user's own words stay."""
-    return {_TUNABLES: ALLOCATOR, **environment}
-
-
 def plan_environment(wishes: RunWishes, environment: Mapping[str, str]) -> dict[str, str]:
     """The environment of the script's process, from which `take_wishes` makes the script's own."""
-    sets_allocator = wishes.offloads and _TUNABLES not in environment
-    planned = with_allocator(environment) if sets_allocator else dict(environment)
+    planned = dict(environment)
     path = planned.get("PYTHONPATH")
     planned["PYTHONPATH"] = str(STARTUP) if path is None else f"{STARTUP}{os.pathsep}{path}"
-    told = {"wishes": asdict(wishes), "path": path, "sets_allocator": sets_allocator}
-    planned[VARIABLE] = json.dumps(told)
+    planned[VARIABLE] = json.dumps({"wishes": asdict(wishes), "path": path})
     return planned
 
 
@@ -80,8 +69,6 @@ def take_wishes(environment: MutableMapping[str, str]) -> RunWishes | None:
         del environment["PYTHONPATH"]
     else:
         environment["PYTHONPATH"] = told["path"]
-    if told["sets_allocator"]:
-        del environment[_TUNABLES]
     return RunWishes(**told["wishes"])
 
 

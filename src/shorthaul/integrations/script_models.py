@@ -23,6 +23,7 @@ from torch import nn
 from torch.nn.parameter import is_lazy
 
 from shorthaul.advice.watching.memory_shares import MemoryShares, measure_shares
+from shorthaul.allocator.freed_memory import freed_memory
 from shorthaul.errors import ShorthaulError
 from shorthaul.integrations.run import RunWishes
 from shorthaul.integrations.script_timeline import ScriptTimeline
@@ -100,6 +101,8 @@ class ScriptModels:
 
     def install(self) -> None:
         """Watch calls of modules and backward passes, in this process and in no fork of it."""
+        if self.wishes.offloads:
+            freed_memory.settle()  # before the script makes its first tensor
         call: Any = nn.Module.__call__
         backward: Any = torch.Tensor.backward
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from shorthaul.allocator.freed_memory import freed_memory
 from shorthaul.errors import CudaUnavailableError, ScratchDirectoryError
 from shorthaul.fallbacks import note_fallback
 from shorthaul.offload.codecs.compression import choose_codec
@@ -19,7 +20,6 @@ from shorthaul.offload.device.pinned_pool import PinnedBufferPool
 from shorthaul.offload.drive.drives import Drives
 from shorthaul.offload.drive.endurance import Endurance
 from shorthaul.offload.drive.spool import SpoolSet
-from shorthaul.offload.freed_memory import freed_memory
 from shorthaul.offload.local_ranks import count_local_ranks, split_budget
 from shorthaul.offload.policy.policy import (
     OffloadAll,
@@ -72,8 +72,9 @@ def offload_activations(
     Gradients are bit-equal to those without it, unless a lossy codec is asked for by name. Bytes are
     numbers, or words such as `"4GiB"`.
 
-    From the first call on, the C library gives large blocks of this process back to the system when they
-    are freed; the setting `freed_memory` leaves it alone, and so do variables of your own that tune it.
+    From the first call on, large CPU tensors of this process are made in a pool, so that memory which is
+    freed serves the next tensors, and no more stays resident than was live at once. The setting
+    `freed_memory` leaves the allocator alone, and so do variables of your own that tune it.
 
     Args:
         directory: A directory on a disk, or several; None (default) takes the scratch setting.
@@ -117,7 +118,7 @@ def offload_activations(
     codec = None if compress is None or is_automatic else choose_codec(compress)
     minimum_bytes, packed_limit_bytes = parse_bytes(minimum_bytes), parse_bytes(memory)
     wear = Drives(Endurance.parse(endurance), given, count_local_ranks())
-    freed_memory.return_it()
+    freed_memory.settle()
 
     # What is opened until something is refused is closed again: the store closes it from then on.
     with contextlib.ExitStack() as opened:

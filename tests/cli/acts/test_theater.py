@@ -8,7 +8,6 @@ import pytest
 
 from shorthaul.cli.acts import theater
 from shorthaul.cli.acts.stage import Act, Played, Run
-from shorthaul.integrations.run import ALLOCATOR
 
 ROOT = Path(__file__).parents[3]
 
@@ -27,15 +26,13 @@ def play(*roles: str) -> tuple[Played, list[str]]:
 
 def test_both_ways_are_played_in_processes_of_their_own() -> None:
     played, said = play("plain", "shorthaul", "large")
-    plain, ours, large = played.runs
+    plain, _, large = played.runs
     assert played.holds
     assert played.difference == 0
     assert len(plain.losses) == 6
     assert len(plain.step_seconds) == 2  # of a step in each turn; the first turn warms up
     assert plain.seconds == sum(plain.step_seconds) / 2
     assert plain.extra["quick"] is True
-    # Freed memory is only kept where plain PyTorch's users would have it kept.
-    assert (plain.extra["tunables"], ours.extra["tunables"]) == (None, ALLOCATOR)
     assert large.peak_bytes > plain.peak_bytes + 60 * 2**20
     assert said[0] == "plain: starting"
     assert said[1].startswith("plain: step 1, loss ")

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import ExitStack
 from types import TracebackType
 from typing import IO
 
 from shorthaul.cli.acts.stage import Act, Played, Run
-from shorthaul.integrations.run import with_allocator
 
 Say = Callable[[str], None]
 
@@ -55,7 +53,6 @@ class _Player:
             stdout=subprocess.PIPE,
             stderr=self._errors,
             text=True,
-            env=_environment(role),
         )
 
     def __enter__(self) -> _Player:
@@ -108,8 +105,3 @@ class _Player:
         self._errors.seek(0)
         last = (self._errors.read().strip().splitlines() or ["without a word"])[-1]
         return Run(self._role, self._role, failure=f"the process ended with {code}: {last}")
-
-
-def _environment(role: str) -> Mapping[str, str]:
-    """Ours as `shorthaul run` would start it; plain runs as PyTorch's users start them."""
-    return with_allocator(os.environ) if role.startswith("shorthaul") else dict(os.environ)
