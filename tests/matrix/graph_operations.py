@@ -149,6 +149,28 @@ def _sampled_plainly(given: Tensors) -> Tensors:
     return list_blocks(sampler.sample_plainly(sampler.require_seeds(given["seeds"]), 3).blocks)
 
 
+NUM_SAMPLES = [3, 2]
+
+
+def _drawn_by_budgets(on_disk: bool) -> Callable[[Tensors, Path], Run]:
+    def prepare(given: Tensors, folder: Path) -> Run:
+        def run() -> Tensors:
+            graph = make_graph(given)
+            if on_disk:
+                graph = sh.RelationalGraph.open(graph.save(folder / "graph", ["target"]))
+            sampler = sh.graphs.HGTSampler(graph, NUM_SAMPLES, seed=7)
+            return list_blocks(sampler.sample(given["seeds"], number=3).blocks)
+
+        return run
+
+    return prepare
+
+
+def _drawn_plainly(given: Tensors) -> Tensors:
+    sampler = sh.graphs.HGTSampler(make_graph(given), NUM_SAMPLES, seed=7)
+    return list_blocks(sampler.sample_plainly(given["seeds"], 3).blocks)
+
+
 def _featured() -> dict[str, torch.Tensor]:
     return {**_seeded(), "x": random_tensor(NODES, 5), "labels": random_numbers(4, NODES, seed=6)}
 
@@ -198,6 +220,8 @@ OPERATIONS = (
     Operation("a graph of triples", edges, _read, _plain_graph),
     Operation("NeighborSampler", _seeded, _sampled(on_disk=False), _sampled_plainly),
     Operation("NeighborSampler on disk", _seeded, _sampled(on_disk=True), _sampled_plainly),
+    Operation("HGTSampler", _seeded, _drawn_by_budgets(on_disk=False), _drawn_plainly),
+    Operation("HGTSampler on disk", _seeded, _drawn_by_budgets(on_disk=True), _drawn_plainly),
     Operation("MiniBatchLoader", _featured, _loaded(0, on_disk=False), is_exact=True),
     Operation(
         "MiniBatchLoader ahead", _featured, _loaded(2, on_disk=False), is_exact=True, is_heavy=True

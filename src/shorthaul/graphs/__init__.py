@@ -21,12 +21,14 @@ from shorthaul.graphs.loading.typed_batch import HeteroBatch, TypedBlock
 from shorthaul.graphs.node_names import NodeNames
 from shorthaul.graphs.relation import Relation
 from shorthaul.graphs.sampling.blocks import Block, NeighborSample
+from shorthaul.graphs.sampling.budgets.hgt_sampler import HGTSampler
 from shorthaul.graphs.sampling.negatives.negative_sampler import NegativeEdges, NegativeSampler
 from shorthaul.graphs.sampling.sampler import NeighborSampler
 
 __all__ = [
     "Block",
     "DatabaseGraph",
+    "HGTSampler",
     "HeteroBatch",
     "LinkBatch",
     "LinkLoader",

@@ -272,17 +272,52 @@ def test_what_cannot_be_replaced_is_named(make: Any, told: str) -> None:
         sh.graphs.accelerate_loader(make())
 
 
-def test_a_loader_of_budgets_is_refused_with_what_to_use(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_loader_of_budgets_is_drawn_by_ours(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("torch_geometric.sampler.hgt_sampler.WITH_TORCH_SPARSE", True)
-    loader = HGTLoader(heterogeneous(), num_samples=[4, 4], input_nodes="user")
-    with pytest.raises(SamplingError) as caught:
-        sh.graphs.accelerate_loader(loader)
-    assert str(caught.value) == (
-        "HGTLoader draws a number of nodes of each type in proportion to budgets, which shorthaul's sampler has not.\n"
-        "  A NeighborLoader trains the same models, HGTConv among them, and can be replaced: give it "
-        "num_neighbors={edge_type: [10, 5], ..}."
+    data = heterogeneous()
+    data["user"].y = torch.arange(30)
+    wanted = {"user": [4, 3], "item": [5, 2]}
+    made = HGTLoader(data, wanted, input_nodes=("user", torch.arange(12)), batch_size=6)
+    loader = sh.graphs.accelerate_loader(made)
+    assert loader is made
+    assert sh.graphs.accelerate_loader(loader) is loader
+    torch.manual_seed(3)
+    batches = list(loader)
+    assert len(batches) == 2
+    for number, batch in enumerate(batches):
+        seeds = torch.arange(6) + 6 * number
+        assert torch.equal(batch["user"].n_id[:6], seeds)
+        assert torch.equal(batch["user"].input_id, seeds)
+        assert batch["user"].batch_size == 6
+        assert [len(batch[kind].n_id) for kind in ("user", "item")] == [6 + 4 + 3, 5 + 2]
+        for kind in data.node_types:
+            assert torch.equal(batch[kind].x, data[kind].x[batch[kind].n_id])
+        assert torch.equal(batch["user"].y, batch["user"].n_id)
+        for kind in data.edge_types:
+            ends = torch.stack(
+                [
+                    batch[each].n_id[row]
+                    for each, row in zip(kind[::2], batch[kind].edge_index, strict=True)
+                ]
+            )
+            assert torch.equal(ends, data[kind].edge_index[:, batch[kind].e_id])
+            assert torch.equal(batch[kind].edge_attr, data[kind].edge_attr[batch[kind].e_id])
+        assert sum(batch[kind].num_edges for kind in data.edge_types) > 50
+    torch.manual_seed(3)
+    again = list(loader)
+    assert all(
+        torch.equal(one["item"].n_id, other["item"].n_id)
+        for one, other in zip(batches, again, strict=True)
     )
-    assert "HGTSampler" in type(loader.node_sampler).__name__  # it is as it was
+
+
+def test_a_seed_that_comes_twice_in_a_loader_of_budgets_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("torch_geometric.sampler.hgt_sampler.WITH_TORCH_SPARSE", True)
+    made = HGTLoader(heterogeneous(), [4], ("user", torch.tensor([3, 3])), batch_size=2)
+    with pytest.raises(SamplingError, match="2 seeds of a batch are 1 nodes"):
+        next(iter(sh.graphs.accelerate_loader(made)))
 
 
 def test_a_seed_that_comes_twice_is_refused() -> None:

@@ -19,19 +19,21 @@ def accelerate_loader(loader: Loader) -> Loader:
         loader = sh.graphs.accelerate_loader(NeighborLoader(data, [15, 10], input_nodes=train))
 
     Args:
-        loader: A `NeighborLoader` or a `LinkNeighborLoader`, of `Data`, `HeteroData` or of shorthaul's
-            stores; it is changed in place.
+        loader: A `NeighborLoader`, a `LinkNeighborLoader`, of `Data`, `HeteroData` or of shorthaul's
+            stores, or an `HGTLoader` of `HeteroData`; it is changed in place.
     """
+    from shorthaul.graphs.interop.pyg_hgt_sampler import PyGHGTSampler, is_hgt_sampler
     from shorthaul.graphs.interop.pyg_sampler import PyGSampler
 
     changed: Any = loader
     for name in ("node_sampler", "link_sampler"):
         if hasattr(changed, name):
             theirs = getattr(changed, name)
-            if not isinstance(theirs, PyGSampler):
-                setattr(changed, name, PyGSampler(theirs, changed.data))
+            if not isinstance(theirs, PyGSampler | PyGHGTSampler):
+                ours = PyGHGTSampler if is_hgt_sampler(theirs) else PyGSampler
+                setattr(changed, name, ours(theirs, changed.data))
             return loader
     raise SamplingError(
-        f"{type(loader).__name__} has no sampler that could be replaced: pass PyG's NeighborLoader or "
-        "LinkNeighborLoader."
+        f"{type(loader).__name__} has no sampler that could be replaced: pass PyG's NeighborLoader, "
+        "LinkNeighborLoader or HGTLoader."
     )

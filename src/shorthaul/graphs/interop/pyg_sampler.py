@@ -16,9 +16,9 @@ from typing import Any
 import torch
 
 from shorthaul.errors import MissingExtraError, SamplingError
-from shorthaul.graphs.attached_data import count_within_relation
 from shorthaul.graphs.graph import RelationalGraph
 from shorthaul.graphs.interop.pyg_stores import GraphStore
+from shorthaul.graphs.interop.typed_output import require_distinct, sort_edges, sort_nodes
 from shorthaul.graphs.sampling.blocks import NeighborSample
 from shorthaul.graphs.sampling.sampler import NeighborSampler
 
@@ -93,35 +93,27 @@ class PyGSampler(pyg.BaseSampler):  # type: ignore[misc]
         else:
             seeds, times = seed, seed_time
         sample = self.sampler.sample(seeds, times=times, number=number)
-        if sample.seeds.shape[0] != seeds.shape[0]:
-            raise SamplingError(
-                f"{seeds.shape[0]:,} seeds of a batch are {sample.seeds.shape[0]:,} nodes: some come more "
-                "than once, and PyG's batches have a row for each.\n"
-                "  Give each node once, or make the loader with disjoint=True."
-            )
+        remedy = "Give each node once, or make the loader with disjoint=True."
+        require_distinct(sample, seeds, remedy)
         return self._type(sample) if isinstance(seed, Mapping) else _output(sample)
 
     def _type(self, sample: NeighborSample) -> Any:
         """By node type and edge type, with ids that count within each."""
-        graph, nodes = self.graph, sample.input_nodes.long()
+        graph = self.graph
         stops, edge_stops = _count_hops(sample)
-        local = torch.empty_like(nodes)
+        of_types, local = sort_nodes(graph, sample.input_nodes.long())
         out = pyg.HeteroSamplerOutput({}, {}, {}, {}, None, {}, {})
         if sample.trees is not None:
             out.batch = {}
-        for kind in graph.node_types:
-            own = graph.nodes_of(kind)
-            is_own = (nodes >= own.start) & (nodes < own.stop)
-            out.node[kind] = nodes[is_own] - own.start
-            local[is_own] = torch.arange(out.node[kind].shape[0], dtype=torch.int64, device="cpu")
+        for kind, (ids, is_own) in of_types.items():
+            out.node[kind] = ids
             out.num_sampled_nodes[kind] = _count_parts(is_own, stops)
             if out.batch is not None and sample.trees is not None:
                 out.batch[kind] = sample.trees[is_own].long()
         row, col, edges, relations = _list_edges(sample)
-        for number, relation in enumerate(graph.relations):
-            is_own, key = relations == number, tuple(relation)
+        for key, (is_own, ids) in sort_edges(graph, edges, relations).items():
+            out.edge[key] = ids
             out.row[key], out.col[key] = local[row[is_own]], local[col[is_own]]
-            out.edge[key] = count_within_relation(graph, edges[is_own], number)
             out.num_sampled_edges[key] = _count_parts(is_own, edge_stops)
         return out
 
@@ -169,13 +161,6 @@ def _count_parts(is_own: torch.Tensor, stops: list[int]) -> list[int]:
 
 def _require_known(theirs: Any) -> None:
     """Raise for what only PyG's own sampler does."""
-    if isinstance(theirs, pyg.HGTSampler):
-        raise SamplingError(
-            "HGTLoader draws a number of nodes of each type in proportion to budgets, which shorthaul's "
-            "sampler has not.\n"
-            "  A NeighborLoader trains the same models, HGTConv among them, and can be replaced: give it "
-            "num_neighbors={edge_type: [10, 5], ..}."
-        )
     if not isinstance(theirs, pyg.NeighborSampler):
         raise SamplingError(
             f"the loader draws with {type(theirs).__name__}; PyG's NeighborSampler can be replaced, as it is "

@@ -113,6 +113,16 @@ class HashTable {
   }
   int64_t count() const { return count_; }
 
+  // The node's position, or -1 where it has not been placed.
+  int64_t find_position(Id node) const {
+    for (int64_t at = home(node); capacity_ > 0; at = (at + 1) & (capacity_ - 1)) {
+      const Entry& entry = entries_[at];
+      if (entry.stamp < epochs_.base) return -1;
+      if (entry.node == node) return entry.stamp - epochs_.base;
+    }
+    return -1;
+  }
+
  private:
   struct Entry {
     Id node;
