@@ -209,3 +209,16 @@ def test_a_slice_is_mapped_alone_where_all_of_its_memory_cannot_be(
     assert torch.equal(gatherer.gather(part.table, IDS, CPU), part.cpu()[IDS])
     assert 0 < runtime.registered_bytes <= 2 * 4096
     assert gatherer.map(values.table, CPU) is None
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int32, torch.float64])
+def test_a_view_begins_where_its_tensor_does_in_memory_of_any_dtype(
+    gatherer: DeviceGather, dtype: torch.dtype
+) -> None:
+    """Not at a page's beginning: what is mapped starts there, and its offset counts elements."""
+    values = torch.arange(3000).to(dtype)[7:]
+    memory = HostTable(values)
+    for tensor in (values, values[20:60]):
+        seen = gatherer.view(memory, tensor, CPU)
+        assert seen is not None
+        assert torch.equal(seen, tensor)

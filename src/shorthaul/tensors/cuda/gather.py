@@ -241,8 +241,9 @@ class DeviceGather:
 def _lay_out(
     whole: torch.Tensor, memory: torch.Tensor, tensor: torch.Tensor
 ) -> torch.Tensor | None:
-    """The part of `whole`, bytes on a device, that `tensor` is of the same bytes on the host."""
-    start_bytes = tensor.data_ptr() - memory.data_ptr() + int(whole.storage_offset())
+    """The part of `whole`, memory on a device, that `tensor` is of the same memory on the host."""
+    lead_bytes = int(whole.storage_offset()) * whole.element_size()
+    start_bytes = tensor.data_ptr() - memory.data_ptr() + lead_bytes
     if tensor.numel() == 0 or start_bytes % tensor.element_size():
         return None
     seen = torch.empty(0, dtype=tensor.dtype, device=whole.device)
