@@ -58,3 +58,12 @@ def test_a_block_moves_between_devices(block: Block) -> None:
         "meta"
     }
     assert moved.num_targets == block.num_targets
+
+
+def test_a_sample_moves_with_its_blocks(block: Block) -> None:
+    graph = RelationalGraph.from_edges([0, 1], [1, 2], num_nodes=3)
+    for disjoint in (False, True):
+        moved = NeighborSampler(graph, [1, 1], disjoint=disjoint).sample([2, 1]).to("meta")
+        tensors = [moved.seeds, moved.seed_rows, *(each.sources for each in moved.blocks)]
+        tensors += [moved.trees] if disjoint else []
+        assert {each.device.type for each in tensors} == {"meta"}

@@ -21,6 +21,8 @@ from triton.runtime import interpreter
 
 from shorthaul.conv.problem import ConvProblem
 from shorthaul.conv.triton import launch as conv_launch
+from shorthaul.graphs.sampling.device.hops import DeviceHop, launch_draw
+from shorthaul.graphs.sampling.plain import RandomStream, draw
 from shorthaul.relational.backends.triton import launch as relational_launch
 from shorthaul.relational.topology.topology import Tiles
 from shorthaul.tensors.cuda.triton_launch import RangeFlag, gather_rows, reduce_rows
@@ -59,6 +61,21 @@ def reduces() -> bool:
     rows, ids = StoredRows(table, torch.float32), torch.tensor([-1, -2])
     got = reduce_rows(rows, torch.tensor([0, 2]), ids, "sum", RangeFlag(CPU))
     return torch.allclose(got[0], table[-2:].sum(0))
+
+
+def draws() -> bool:
+    table, keys, is_right = promised((LIMIT + 100,), torch.int64), torch.tensor([77]), True
+    table[-100:] = torch.arange(1, 101)
+    for replace in (False, True):
+        positions, neighbors = (promised((LIMIT + 20,), torch.int64) for _ in range(2))
+        drawn = DeviceHop(torch.tensor([LIMIT + 9, LIMIT + 14]), positions, neighbors)
+        row = torch.tensor([LIMIT]), torch.tensor([100])
+        launch_draw(table, torch.tensor([3]), row, drawn, 5, keys, 0, replace=replace)
+        wanted = draw(RandomStream(77, 3), 100, 5, replace=replace)
+        found = slice(LIMIT + 9, LIMIT + 14)
+        is_right &= positions[found].tolist() == [LIMIT + each for each in wanted]
+        is_right &= neighbors[found].tolist() == [1 + each for each in wanted]
+    return is_right
 
 
 def multiplies() -> bool:
@@ -154,6 +171,7 @@ def _last(*arguments: int) -> Any:
 CHECKS: tuple[Callable[[], bool], ...] = (
     gathers,
     reduces,
+    draws,
     multiplies,
     sums_outer_products,
     convolves,

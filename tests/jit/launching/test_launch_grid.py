@@ -15,6 +15,7 @@ pytest.importorskip("triton")
 from shorthaul.conv.problem import ConvProblem
 from shorthaul.conv.triton import launch as conv_launch
 from shorthaul.errors import GridTooLargeError
+from shorthaul.graphs.sampling.device import hops as draw_launch
 from shorthaul.jit.launching.launch_grid import MOST_PROGRAMS, flat_grid
 from shorthaul.relational.backends.triton import backend as relational_backend
 from shorthaul.relational.backends.triton import launch as relational_launch
@@ -95,7 +96,7 @@ def test_what_cannot_be_counted_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    "module", [conv_launch, relational_launch, relational_backend, gather_launch]
+    "module", [conv_launch, relational_launch, relational_backend, gather_launch, draw_launch]
 )
 def test_every_launch_is_counted(module: Any) -> None:
     """A launch that is not written by `flat_grid` would escape the tests above."""
@@ -109,5 +110,5 @@ def test_every_launch_is_counted(module: Any) -> None:
 @pytest.mark.timeout(300)
 def test_numbers_beyond_32_bits_are_right_in_every_kernel() -> None:
     found = run_interpreted("tests.jit.launching.beyond_int32", 0, 0)
-    assert len(found) == 7
+    assert len(found) == 8
     assert [each["name"] for each in found if not each["is_right"]] == []

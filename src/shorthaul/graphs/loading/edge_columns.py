@@ -39,7 +39,9 @@ class EdgeColumns:
 
     def _gather(self, block: Block) -> dict[str, GatheredEdgeRows]:
         return {
-            name: gather_edge_rows(self.graph, tables, block.edges, lambda: block.relations)
+            name: gather_edge_rows(
+                self.graph, tables, block.edges.cpu(), lambda: block.relations.cpu()
+            )
             for name, tables in self.tables.items()
         }
 

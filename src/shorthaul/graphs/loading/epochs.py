@@ -83,6 +83,8 @@ class EpochSamples(torch.utils.data.Dataset[Drawn]):
 class EpochLoader(ABC, Generic[Drawn, Batch]):
     """Iterates over batches: each iteration is the next epoch, drawn and gathered ahead."""
 
+    sampler: NeighborSampler
+
     def __init__(
         self,
         features: FeatureRows,
@@ -101,6 +103,8 @@ class EpochLoader(ABC, Generic[Drawn, Batch]):
         self.prefetch = _read_count("prefetch", prefetch, 0)
         self.shuffle, self.drop_last, self.progress = bool(shuffle), bool(drop_last), bool(progress)
         self.device = None if device is None else torch.device(device)
+        if self.device is None and self.sampler.device is not None:
+            raise _other_device(self.sampler.device, "the CPU")
         self.epoch = 0
         self._features, self._drawer, self._count, self._seed = features, drawer, count, seed
         self._pool = BufferPool(NO_LIMIT_BYTES, why="mini-batches")
@@ -121,7 +125,10 @@ class EpochLoader(ABC, Generic[Drawn, Batch]):
 
     def _find_device(self) -> torch.device | None:
         """Where batches are wanted: `cuda` is the current device of the thread that asks for them."""
-        return None if self.device is None else with_number(self.device)
+        device = None if self.device is None else with_number(self.device)
+        if self.sampler.device not in (None, device):
+            raise _other_device(self.sampler.device, str(device))
+        return device
 
     def __len__(self) -> int:
         whole, rest = divmod(self._count, self.batch_size)
@@ -183,21 +190,28 @@ class EpochLoader(ABC, Generic[Drawn, Batch]):
         threads = max(1, kernel_threads() // 4)
 
         lane = DeviceLane(device) if device is not None and device.type == "cuda" else None
+        # Samples that a device draws come on a stream of their own: gathers do not hold up the next one.
+        drawn_on = self.sampler.device
+        draws = None if drawn_on is None else DeviceLane(drawn_on)
 
-        def make(sample: Drawn) -> Batch:
+        def make(sample: Any) -> Batch:
             with limited_threads(threads):
-                return complete_alone(sample, device)
+                drawn: Drawn = sample if draws is None else draws.hand_over(sample)
+                return complete_alone(drawn, device)
 
-        def complete(sample: Drawn) -> Any:
+        def complete(sample: Any) -> Any:
             return make(sample) if lane is None else lane.bring(make, sample)
 
-        def draw(number: int) -> Drawn:
+        def draw_one(number: int) -> Drawn:
             sample = samples.draw(number, threads)
             if can_look_ahead:
-                self._features.expect(sample.input_nodes)
+                self._features.expect(sample.input_nodes.cpu())
             return sample
 
-        pipeline: BatchPipeline[Drawn, Any] = BatchPipeline(
+        def draw(number: int) -> Any:
+            return draw_one(number) if draws is None else draws.bring(draw_one, number)
+
+        pipeline: BatchPipeline[Any, Any] = BatchPipeline(
             len(samples),
             draw,
             complete,
@@ -209,6 +223,13 @@ class EpochLoader(ABC, Generic[Drawn, Batch]):
         finally:
             pipeline.close()
             self._features.forget_expected()
+
+
+def _other_device(drawn_on: torch.device | None, wanted_on: str) -> SamplingError:
+    return SamplingError(
+        f"the sampler draws on {drawn_on}, but batches are wanted on {wanted_on}.\n"
+        f"  Pass the loader device={str(drawn_on)!r} too."
+    )
 
 
 def _read_count(name: str, value: Any, least: int) -> int:

@@ -111,6 +111,13 @@ def as_table(values: Any, name: str, rows: int, counted: str = "nodes") -> RowTa
     return table
 
 
+def gather_beside(table: RowTable, ids: torch.Tensor) -> torch.Tensor:
+    """The rows of `ids`, where `ids` lie."""
+    if ids.device.type == "cpu":
+        return table.gather(ids)
+    return gather_for_device(table, ids, ids.device)
+
+
 def _gather(
     table: RowTable, ids: torch.Tensor, pool: BufferPool, device: torch.device | None
 ) -> torch.Tensor:

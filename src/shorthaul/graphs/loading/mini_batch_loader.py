@@ -13,7 +13,7 @@ from shorthaul.graphs.edge_tensors import read_numbers
 from shorthaul.graphs.graph import RelationalGraph
 from shorthaul.graphs.loading.edge_columns import EdgeColumns
 from shorthaul.graphs.loading.epochs import EpochLoader, attach_graph, choose_sampler
-from shorthaul.graphs.loading.feature_rows import FeatureRows, as_table
+from shorthaul.graphs.loading.feature_rows import FeatureRows, as_table, gather_beside
 from shorthaul.graphs.loading.mini_batch import MiniBatch
 from shorthaul.graphs.loading.typed_batch import GraphTypes
 from shorthaul.graphs.sampling.blocks import NeighborSample
@@ -67,7 +67,7 @@ class MiniBatchLoader(EpochLoader[NeighborSample, MiniBatch]):
         seeds: Global ids, or a node type with ids within it; None (default) for all nodes.
         batch_size: Seeds of a batch (default 1024).
         fan_outs: Neighbors per hop, as in `NeighborSampler` (default 15, 10, 5), or a
-            `NeighborSampler`, for other kinds of sampling.
+            `NeighborSampler`, for other kinds of sampling, and for samples that a GPU draws.
         num_neighbors: The same in PyG's form, as in `NeighborSampler`; None (default) takes
             `fan_outs`.
         times: The moments of the seeds, one for each, where the sampler has times; None (default)
@@ -143,7 +143,7 @@ class MiniBatchLoader(EpochLoader[NeighborSample, MiniBatch]):
         features, positions = self._features.gather(sample.input_nodes, self._pool, device)
         labels = None
         if self._labels is not None:
-            labels = self._labels.gather(sample.seeds - self._label_offset)
+            labels = gather_beside(self._labels, sample.seeds - self._label_offset)
         if self._seed_labels is not None and sample.inputs is not None:
             labels = self._seed_labels.gather(sample.inputs)
         batch = MiniBatch(

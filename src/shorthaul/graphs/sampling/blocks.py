@@ -153,6 +153,16 @@ class NeighborSample:
         """Global ids of the nodes whose features the first layer reads."""
         return self.blocks[0].source_nodes if self.blocks else self.seeds
 
+    def to(self, device: torch.device | str) -> NeighborSample:
+        """The same on another device; `inputs`, which count the loader's seeds, stay where they are."""
+        return replace(
+            self,
+            seeds=copy_ahead(self.seeds, device),
+            seed_rows=copy_ahead(self.seed_rows, device),
+            blocks=[each.to(device) for each in self.blocks],
+            trees=None if self.trees is None else copy_ahead(self.trees, device),
+        )
+
     def __repr__(self) -> str:
         inner = " -> ".join(f"{each.num_sources:,}" for each in self.blocks)
         return f"NeighborSample({inner} -> {self.seeds.shape[0]:,} nodes)"

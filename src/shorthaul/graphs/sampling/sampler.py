@@ -19,6 +19,7 @@ from shorthaul.graphs.sampling.candidates.disk_rows import read_rows
 from shorthaul.graphs.sampling.candidates.excluded import find_positions
 from shorthaul.graphs.sampling.candidates.rules import read_rule, read_seed_times
 from shorthaul.graphs.sampling.collecting import collect_plainly, collect_sample
+from shorthaul.graphs.sampling.device.device_sampler import DeviceSampler
 from shorthaul.graphs.sampling.fan_outs import (
     FanOut,
     choose_fan_outs,
@@ -100,6 +101,10 @@ class NeighborSampler:
         includes_equal: Whether what has the very time of a seed is seen (default True).
         disjoint: Whether every seed has a tree of its own; `sample.trees` says to which seed a node
             belongs. None (default) does that with times.
+        device: A CUDA device on which samples are wanted, and which draws uniform ones itself; None
+            (default) for the CPU. The samples are the same.
+        topology: Whether such a device reads the graph where it is, `"mapped"` (default), or gets a
+            copy of its own, `"copied"`.
     """
 
     @outside_graphs
@@ -119,6 +124,8 @@ class NeighborSampler:
         edge_times: Any = None,
         includes_equal: bool = True,
         disjoint: bool | None = None,
+        device: torch.device | str | None = None,
+        topology: str = "mapped",
     ) -> None:
         self.graph, self.replace, self.resample = graph, bool(replace), bool(resample)
         self.rule = read_rule(
@@ -136,7 +143,22 @@ class NeighborSampler:
             self.fan_outs = require_one_kind(graph, self.fan_outs)
         self.seed = read_seed(seed)
         self._arranged: Arranged | None = None
+        self._far: DeviceSampler | None = None
+        if device is not None:
+            self._far = DeviceSampler(
+                graph,
+                self.fan_outs,
+                self.rule,
+                resample=self.resample,
+                device=device,
+                topology=topology,
+            )
         self._start()
+
+    @property
+    def device(self) -> torch.device | None:
+        """The CUDA device on which samples come out; `None` for the CPU."""
+        return None if self._far is None else self._far.device
 
     def _start(self) -> None:
         widths = [len(each) for each in self.fan_outs]
@@ -175,6 +197,32 @@ class NeighborSampler:
                 (default) counts from 0.
             threads: Threads that draw; None (default) takes PyTorch's number.
         """
+        if self._far is not None:
+            if isinstance(seeds, torch.Tensor) and seeds.device == self._far.device:
+                seeds = seeds.cpu()  # a few ids, which are checked here
+            number = next(self._numbers) if number is None else number
+            drawn = self._draw_far(self._far, seeds, number, exclude)
+            if drawn is not None:
+                return drawn
+        sample = self._sample(seeds, times, exclude, number, threads)
+        return sample if self._far is None else self._far.bring(sample)
+
+    def _draw_far(
+        self, far: DeviceSampler, seeds: Any, number: int, exclude: Any
+    ) -> NeighborSample | None:
+        """The sample as a device draws it; `None` where it cannot."""
+        if exclude is not None:
+            far.note_exclusion()
+            return None
+        try:
+            return far.draw(self.require_seeds(seeds), choose_key(self.seed, number), number)
+        except OverflowError:
+            self._require_sampled(-1)
+            raise
+
+    def _sample(
+        self, seeds: Any, times: Any, exclude: Any, number: int | None, threads: int | None
+    ) -> NeighborSample:
         given = self.require_seeds(seeds)
         moments = read_seed_times(self.rule, given, times)
         self._require_trees(given)
@@ -342,7 +390,7 @@ class NeighborSampler:
         return self._pool.take(count * dtype.itemsize).tensor(dtype, (count,))
 
     def __getstate__(self) -> dict[str, Any]:
-        names = ("graph", "replace", "resample", "rule", "fan_outs", "seed", "_arranged")
+        names = ("graph", "replace", "resample", "rule", "fan_outs", "seed", "_arranged", "_far")
         return {name: getattr(self, name) for name in names}
 
     def __setstate__(self, state: dict[str, Any]) -> None:

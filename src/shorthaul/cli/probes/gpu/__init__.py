@@ -8,6 +8,7 @@ GPU_PROBES = (
     Probe("GPU", "Triton", devices.look_at_triton, is_essential=True),
     Probe("Kernels on the GPU", "gathers", kernels.try_gathers, is_essential=True),
     Probe("Kernels on the GPU", "sums of rows", kernels.try_reductions, is_essential=True),
+    Probe("Kernels on the GPU", "samples of neighbors", kernels.try_samples, is_essential=True),
     Probe("Kernels on the GPU", "relational layers", kernels.try_layers, is_essential=True),
     Probe("Kernels on the GPU", "convolutions", kernels.try_convolutions, is_essential=True),
     Probe("Paths", "mapped memory", paths.try_mapping, is_essential=True),

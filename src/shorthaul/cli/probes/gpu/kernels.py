@@ -10,8 +10,10 @@ import torch
 from shorthaul.cli.findings import Finding
 from shorthaul.cli.probes.gpu.devices import find_device, is_interpreted
 from shorthaul.conv.problem import ConvProblem
+from shorthaul.conv.triton.measured import DEVICE_DTYPES
 from shorthaul.errors import KernelMismatchError
-from shorthaul.graphs import RelationalGraph
+from shorthaul.graphs import NeighborSampler, RelationalGraph
+from shorthaul.graphs.sampling.streams import choose_key
 from shorthaul.relational.layers.rgat import RGATConv
 from shorthaul.relational.layers.rgcn import RGCNConv
 from shorthaul.tensors.kernels import plain_rows
@@ -97,6 +99,36 @@ def try_reductions() -> Finding:
     return trial.finding()
 
 
+def try_samples() -> Finding:
+    """Neighbors of three hops, drawn by the device from its own copy of a graph, against the CPU's."""
+    from shorthaul.graphs.sampling.device.drawing import draw_sample
+    from shorthaul.graphs.sampling.device.hops import DeviceTopology
+
+    device, trial = find_device(), Trial("samples of neighbors")
+    draw = torch.Generator().manual_seed(0)
+    source, target = torch.randint(80, (2, 900), generator=draw, dtype=torch.int64, device="cpu")
+    seeds = torch.randint(80, (30,), generator=draw, dtype=torch.int64, device="cpu")
+    for dtype, replace in itertools.product((torch.int32, torch.int64), (False, True)):
+        graph = RelationalGraph.from_edges(source, target, num_nodes=80, index_dtype=dtype)
+        index, sampler = graph.by_target(), NeighborSampler(graph, [9, -1, 4], replace=replace)
+        expected = sampler.sample(seeds, number=0)
+        got = draw_sample(
+            DeviceTopology(index.pointers.to(device), index.sources.to(device)),
+            index,
+            seeds.to(dtype).to(device),
+            [9, -1, 4],
+            choose_key(sampler.seed, 0),
+            0,
+            replace=replace,
+            resample=True,
+        )
+        for number, (mine, yours) in enumerate(zip(got.blocks, expected.blocks, strict=True)):
+            for part in ("source_nodes", "pointers", "sources", "positions"):
+                case = f"{dtype}, replace={replace}, block {number}, {part}"
+                trial.require_equal(case, getattr(mine, part), getattr(yours, part))
+    return trial.finding()
+
+
 def try_layers() -> Finding:
     """RGCN and RGAT, forward and backward, against float64 in plain PyTorch."""
     device, trial = find_device(), Trial("relational layers")
@@ -137,7 +169,7 @@ def try_convolutions() -> Finding:
     device, trial = find_device(), Trial("convolutions")
     draw = torch.Generator().manual_seed(0)
     # Triton's interpreter multiplies the bits of bfloat16, not its values.
-    dtypes = launch.DTYPES[:2] if is_interpreted() else launch.DTYPES
+    dtypes = DEVICE_DTYPES[:2] if is_interpreted() else DEVICE_DTYPES
     for dtype, groups in itertools.product(dtypes, (1, 2)):
         problem = ConvProblem(
             4, 6, (1, 3, 3), padding=((0, 0), (1, 1), (1, 1)), groups=groups, dtype=dtype
