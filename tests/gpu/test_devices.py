@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tests.gpu.bodies import BODIES, Body
+from tests.gpu.suites import Body, load_bodies
 
 pytestmark = pytest.mark.gpu
 
@@ -19,7 +19,7 @@ def device(request: pytest.FixtureRequest) -> torch.device:
     return torch.device("cuda", request.param)
 
 
-@pytest.mark.parametrize("each", BODIES, ids=lambda each: each.__name__)
+@pytest.mark.parametrize("each", load_bodies(), ids=lambda each: each.__name__)
 def test_it_holds_on_the_device(each: Body, device: torch.device) -> None:
     torch.manual_seed(0)
     each(device)

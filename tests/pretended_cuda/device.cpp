@@ -109,6 +109,7 @@ struct Call {
   std::vector<Moved> moved;
   c10::optional<c10::Device> device;
   bool has_host_tensor = false;
+  bool copies_between_devices = false;
 
   at::Tensor to_host(const at::Tensor& tensor) {
     if (!tensor.defined()) return tensor;
@@ -116,8 +117,8 @@ struct Call {
       has_host_tensor |= tensor.dim() > 0 && tensor.device().is_cpu();
       return tensor;
     }
-    if (device && *device != tensor.device()) mixed(tensor.device());
-    device = tensor.device();
+    if (device && *device != tensor.device() && !copies_between_devices) mixed(tensor.device());
+    if (!device) device = tensor.device();  // of a copy: where it goes
     at::Tensor host;
     if (tensor.storage().nbytes() == 0) {
       auto* allocator = c10::GetAllocator(c10::DeviceType::CPU);
@@ -174,6 +175,7 @@ void fall_back(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
     return;
   }
   Call call;
+  call.copies_between_devices = schema.operator_name().name == "aten::copy_";
   c10::optional<c10::Device> asked;
   const auto count = schema.arguments().size();
   const auto first = stack->size() - count;
@@ -255,7 +257,7 @@ TORCH_LIBRARY_IMPL(aten, CUDA, m) {
   m.impl("_local_scalar_dense", &read_number);
   m.impl("set_.source_Storage_storage_offset", &set_storage);
   // Composite kernels that would ask for a kernel of the device on their way.
-  for (const char* name : {"copy_"}) {
+  for (const char* name : {"copy_", "convolution_backward"}) {
     m.impl(name, torch::CppFunction::makeFromBoxedFunction<&fall_back>());
   }
 }

@@ -42,7 +42,7 @@ from shorthaul.tensors.cuda.gather import (
     gather_reduce_for_device,
     require_ids_in_range,
 )
-from tests.gpu.bodies import BODIES, Body
+from tests.gpu.suites import Body, load_bodies
 from tests.pretended_cuda.torch_cuda import capturing, events, launches
 
 OTHER = torch.device("cuda", 1)  # the current device is 0
@@ -363,6 +363,68 @@ def convolutions_run_where_their_tensors_are() -> None:
 
 
 @route
+def convolutions_are_computed_as_they_were_measured() -> None:
+    from shorthaul.conv.triton import measured, tuning
+
+    x, weight = torch.randn(2, 4, 6, 6), torch.randn(6, 4, 3, 3)
+    given = [each.clone().requires_grad_() for each in (x, weight)]
+    expected = F.conv2d(*given, padding=1)
+    expected.square().sum().backward()
+    timed: list[str] = []
+    seconds_of = {"ours": 0.5, "PyTorch's": 1.0}
+
+    def clock(device: torch.device, run: Callable[[], object]) -> float:
+        before = len(launches)
+        assert torch.cuda.current_device() == device.index == 1
+        run()
+        timed.append("ours" if len(launches) > before else "PyTorch's")
+        return seconds_of[timed[-1]]
+
+    def step(**options: object) -> int:
+        """A training step; how many kernels of ours it launched."""
+        moved = [each.to(OTHER).requires_grad_() for each in (x, weight)]
+        out = sh.conv2d(*moved, padding=1, **options)
+        launches.clear()
+        sh.conv2d(*moved, padding=1).square().sum().backward()
+        torch.testing.assert_close(out.cpu(), expected, rtol=1e-4, atol=1e-4)
+        for one, other in zip(moved, given, strict=True):
+            torch.testing.assert_close(one.grad.cpu(), other.grad, rtol=1e-4, atol=1e-3)
+        return len(launches)
+
+    measure_time, tuning.time_on_device = tuning.time_on_device, clock
+    try:
+        for seconds, are_ours in ((0.5, True), (0.99, False)):  # the second is not clearly faster
+            seconds_of["ours"] = seconds
+            with tempfile.TemporaryDirectory() as cache, settings.override(cache_directory=cache):
+                timed.clear()
+                assert step() == 0, "PyTorch computes what was not measured"
+                assert timed == []
+                assert (step(tune=True) > 0) == are_ours
+                assert {*timed} == {"ours", "PyTorch's"}
+                count = len(timed)
+                measured.forget_measured()  # as a new process
+                assert (step(tune=True) > 0) == are_ours
+                assert len(timed) == count, "what is remembered is not measured again"
+                torch.set_float32_matmul_precision("high")
+                assert step() == 0, "other products were not measured"
+                torch.set_float32_matmul_precision("highest")
+                names = [path.read_text() for path in Path(cache, "tuning").glob("*.json")]
+                assert len(names) == 3
+                assert all("on pretended sm_80 edition" in each for each in names)
+    finally:
+        tuning.time_on_device = measure_time
+    events.clear()
+    seconds = tuning.time_on_device(OTHER, lambda: None)
+    assert seconds == 0.001, "by the clock of pretended devices"
+    assert [each[0] for each in events] == [
+        "synchronize device",
+        "record",
+        "record",
+        "synchronize event",
+    ]
+
+
+@route
 def launches_follow_the_callers_stream_with_his_tensors() -> None:
     graph, layer = _graph(), sh.relational.RGCNConv(8, 4, 3).to(OTHER)
     u, x = sh.unified(torch.randn(40, 8)), torch.randn(40, 8).to(OTHER)
@@ -660,7 +722,7 @@ def the_doctor_finds_nothing_broken() -> None:
         for section in examine(is_quick=False, is_gpu=True, say=lambda _: None)
         for each in section.findings
     ]
-    assert len(findings) == 13  # two devices, and each of the other probes
+    assert len(findings) == 14  # two devices, and each of the other probes
     *tried, rate = findings
     assert {each.status for each in tried} == {"ok"}, tried
     assert rate.status == "missing", "the interpreter's rate is none"
@@ -670,7 +732,7 @@ def _run_body(each: Body) -> None:
     each(OTHER)
 
 
-ROUTES += [functools.partial(_run_body, each) for each in BODIES]
+ROUTES += [functools.partial(_run_body, each) for each in load_bodies()]
 
 
 def name_of(each: Callable[[], None]) -> str:

@@ -10,19 +10,20 @@ import pytest
 
 pytest.importorskip("triton")
 
+from tests.gpu.suites import FOLDER
 from tests.triton_programs import run_interpreted
 
 PROGRAM = "tests.pretended_cuda.routes"
 SOURCES = {
-    "route": Path(__file__).with_name("routes.py"),
-    "body": Path(__file__).parents[1] / "gpu" / "bodies.py",
+    Path(__file__).with_name("routes.py"): "route",
+    **dict.fromkeys(sorted(FOLDER.glob("[a-z]*.py")), "body"),
 }
 
 
 def _names() -> list[str]:
     return [
         node.name
-        for mark, source in SOURCES.items()
+        for source, mark in SOURCES.items()
         for node in ast.parse(source.read_text()).body
         if isinstance(node, ast.FunctionDef)
         and any(isinstance(each, ast.Name) and each.id == mark for each in node.decorator_list)

@@ -211,10 +211,15 @@ def pretend(library: ctypes.CDLL) -> None:
         "get_device_name": lambda device=None: "pretended",
         "memory_allocated": lambda device=None: 2**20,
         "memory_reserved": lambda device=None: 2**21,
+        "max_memory_allocated": lambda device=None: 2**21,
+        "reset_peak_memory_stats": lambda device=None: None,
         "mem_get_info": lambda device=None: (2**29, 2**30),
     }
     for name, value in patched.items():
         setattr(torch.cuda, name, value)
+    torch.__config__.show = lambda: (
+        "pretended"
+    )  # PyG asks, and torch would look for CUDA's own part
     torch.cuda.default_generators = tuple(torch.Generator() for _ in range(DEVICES))
     torch._C._cuda_getDevice = torch.cuda.current_device  # what Dynamo asks
     _pretend_launches()
