@@ -8,9 +8,10 @@ from functools import partial
 
 import torch
 
-from shorthaul.conv.problem import ConvProblem
+from shorthaul.conv.problem import DEVICE_DTYPES, ConvProblem
 from shorthaul.conv.triton import launch as conv_launch
 from shorthaul.graphs import RelationalGraph
+from shorthaul.graphs.sampling.device.hops import DeviceHop, launch_draw
 from shorthaul.relational import RGATConv, RGCNConv
 from shorthaul.relational.compiled_layer import CompiledFunction
 from shorthaul.relational.passes.differentiate import GRADIENT
@@ -66,6 +67,24 @@ def list_gathers() -> dict[str, Launch]:
     return found
 
 
+def _draw(index_dtype: torch.dtype, fan_out: int, *, replace: bool) -> None:
+    targets, sources = (torch.empty(each, dtype=index_dtype, device=META) for each in (777, 5003))
+    counts = torch.empty(777, dtype=torch.int64, device=META)
+    hop = DeviceHop(torch.empty(778, dtype=torch.int64, device=META), sources, sources)
+    launch_draw(sources, targets, (counts, counts), hop, fan_out, counts, 0, replace=replace)
+
+
+def list_draws() -> dict[str, Launch]:
+    """Neighbors with and without replacement; sets of few members, and of as many as are held."""
+    found: dict[str, Launch] = {}
+    for dtype, bits in ((torch.int32, 32), (torch.int64, 64)):
+        for fan_out in (5, 15, 1024):
+            name = f"draw {fan_out:,} neighbors, {bits}-bit ids"
+            found[name] = partial(_draw, dtype, fan_out, replace=False)
+        found[f"draw with replacement, {bits}-bit ids"] = partial(_draw, dtype, 15, replace=True)
+    return found
+
+
 def _convolve(problem: ConvProblem, tile: conv_launch.Tile, image_size: int) -> None:
     shape = (9, problem.in_channels, 1, image_size, image_size)
     image = torch.empty(shape, dtype=problem.dtype, device=META)
@@ -79,9 +98,7 @@ def _convolve(problem: ConvProblem, tile: conv_launch.Tile, image_size: int) -> 
 def list_convolutions() -> dict[str, Launch]:
     """Every tile that is chosen for a dtype, with all gradients; TF32 where it is allowed."""
     found: dict[str, Launch] = {}
-    for tile, dtype, exact in itertools.product(
-        conv_launch.TILES, conv_launch.DTYPES, (True, False)
-    ):
+    for tile, dtype, exact in itertools.product(conv_launch.TILES, DEVICE_DTYPES, (True, False)):
         problem = ConvProblem(
             64,
             128,
@@ -133,4 +150,4 @@ def list_layers() -> dict[str, Launch]:
 
 def list_launches() -> Mapping[str, Launch]:
     """All of them, by what they are."""
-    return {**list_gathers(), **list_convolutions(), **list_layers()}
+    return {**list_gathers(), **list_draws(), **list_convolutions(), **list_layers()}

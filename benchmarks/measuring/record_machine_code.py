@@ -1,7 +1,7 @@
 """Compiles every launch for every architecture and records what is in the machine code.
 
 `python -m benchmarks.measuring.record_machine_code`, after a change of kernels or of Triton; takes minutes,
-and no GPU. The record is rendered into docs/gpu.md, and a slow test holds it to what is compiled.
+and no GPU. The record is rendered into docs/results/gpu.md, and a slow test holds it to what is compiled.
 """
 
 from __future__ import annotations

@@ -75,7 +75,7 @@ def check(problem: ConvProblem, batch: int, sizes: tuple[int, int, int]) -> dict
 def main(count: int, seed: int) -> None:
     torch.manual_seed(seed)
     torch.set_num_threads(1)
-    triton_launch.PIXELS_PER_PART = 64  # several parts also for images of a few pixels
+    triton_launch.MOST_PART_PIXELS = 64  # several parts also for images of a few pixels
     random_numbers = random.Random(seed)
     for _ in range(count):
         print(json.dumps(check(*draw_problem(random_numbers))), flush=True)

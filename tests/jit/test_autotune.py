@@ -324,3 +324,18 @@ def test_a_choice_is_recalled_without_measuring(tmp_path: Path) -> None:
     recalled = recall_choice("answer", tmp_path)
     assert recalled is not None
     assert (recalled.name, recalled.origin) == ("only", "remembered")
+
+
+def test_work_that_goes_on_after_its_call_has_a_clock_of_its_own(tmp_path: Path) -> None:
+    asked: list[str] = []
+    seconds = {"a": 2.0, "b": 1.0}
+
+    def clock(run: Callable[[], object]) -> float:
+        name = str(run())
+        asked.append(name)
+        return seconds[name]
+
+    candidates = [Candidate("a", lambda: "a"), Candidate("b", lambda: "b")]
+    choice = autotune("key", candidates, directory=tmp_path, clock=clock)
+    assert (choice.name, choice.seconds["b"]) == ("b", 1.0)
+    assert {*asked} == {"a", "b"}

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
@@ -42,7 +43,7 @@ from shorthaul.conv.problem.arguments import (
     verify_weight,
 )
 from shorthaul.conv.problem.geometry import as_triple
-from shorthaul.conv.readiness import Needs, can_prepare, find_needs, has_kernels
+from shorthaul.conv.readiness import Needs, can_prepare, find_needs, has_kernels, tune_call
 from shorthaul.errors import ConvolutionError
 from shorthaul.fallbacks import note_fallback
 from shorthaul.jit.compiling.loading import is_waited_for
@@ -133,7 +134,8 @@ def conv2d(
         exact: False allows arithmetic with a larger rounding error: row-wise Winograd on the CPU,
             TF32 in the generated CUDA kernels (default True).
         tune: Measure the kernels that apply to this size, once; the fastest is remembered for this
-            processor (default False).
+            processor, or for this GPU, where cuDNN takes part and is kept unless another is clearly
+            faster (default False).
         wait: Wait for the compiler of kernels that are not there yet, of the call and of its gradients, but
             not where a call is traced, transformed or seen by a `TorchDispatchMode`. Without it the first calls run
             by ATen, whose sums have another order and other last bits, until the kernels are compiled
@@ -253,11 +255,12 @@ def _convolve(
         return output if out is None else _make_fit(out, output.shape, problem).copy_(output)
     is_seen = is_traced() or is_transformed()
     if input.dtype in KERNEL_DTYPES and not is_seen and are_ordinary(input, weight, bias):
-        if tune and not is_watched():
-            _tune(problem_of(dimensions, input, weight, bias, geometry, activation, exact), images)
         fused = _fuse(activation, input, weight, bias, residual)
         problem = problem_of(dimensions, input, weight, bias, geometry, fused, exact)
-        _ask_for_kernels(problem, images, find_needs(input, weight, bias), wait)
+        needs = find_needs(input, weight, bias)
+        if tune and not is_watched():
+            tune_call(problem, replace(problem, activation=activation), images, needs)
+        _ask_for_kernels(problem, images, needs, wait)
     if input.dtype in KERNEL_DTYPES and not is_plain(input, weight, bias, residual):
         if out is not None:
             raise ConvolutionError(
@@ -276,8 +279,7 @@ def _convolve(
         return output
     problem = problem_of(dimensions, input, weight, bias, geometry, activation, exact)
     if out is not None:
-        depth, height, width = images.shape[2:]
-        sizes = problem.output_sizes((depth, height, width))[3 - dimensions :]
+        sizes = problem.output_sizes(as_triple(images.shape[2:]))[3 - dimensions :]
         batch = images.shape[:1] if is_batched else ()
         _make_fit(out, (*batch, problem.out_channels, *sizes), problem)
         _run_into(expand_dimensions(out, dimensions), problem, images, weight, bias, added)
@@ -288,15 +290,6 @@ def _convolve(
         passed = (*geometry, problem.layout, exact)
         learn_call(dimensions, input, weight, bias, written, problem, passed, images, output)
     return output
-
-
-def _tune(problem: ConvProblem, images: Tensor) -> None:
-    """Measure the ways of this convolution here, once."""
-    from shorthaul.conv.execution.tuning import tune_schedule  # its progress bar is needed by few
-
-    batch, _, depth, height, width = images.shape
-    if can_prepare(problem, images):
-        tune_schedule(problem, (batch, depth, height, width))
 
 
 def _fuse(activation: str | None, *tensors: Tensor | None) -> str | None:

@@ -62,6 +62,27 @@ def can_prepare(problem: ConvProblem, images: Tensor) -> bool:
     )
 
 
+def tune_call(problem: ConvProblem, whole: ConvProblem, images: Tensor, needs: Needs) -> None:
+    """Measure the ways of a convolution here, once; `whole` has its activation also where it is apart.
+
+    On a CUDA device cuDNN takes part, and each gradient that is needed is measured too.
+    """
+    batch, _, depth, height, width = images.shape
+    if can_prepare(whole, images):
+        from shorthaul.conv.execution.tuning import (
+            tune_schedule,  # its progress bar is needed by few
+        )
+
+        tune_schedule(whole, (batch, depth, height, width))
+    elif (
+        images.device.type == "cuda" and images.numel() and reason_for_aten(problem, "cuda") is None
+    ):
+        from shorthaul.conv.triton.tuning import tune_on_device  # Triton takes a second to import
+
+        asked = {"forward": True, "grad_input": needs.input, "grad_weight": needs.weight}
+        tune_on_device(problem, images, [name for name, is_needed in asked.items() if is_needed])
+
+
 def has_kernels(problem: ConvProblem, sizes: Sizes, needs: Needs, *, waits: bool) -> bool:
     """Whether every kernel of a call is there now; those that are not are asked for, or waited for.
 

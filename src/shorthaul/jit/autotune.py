@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -41,6 +42,9 @@ HOPELESS_RATIO = 1.5
 # By so much another candidate must be faster than the one that is preferred: medians of a few rounds differ by up to
 # this much where the two are the same.
 CLEAR_MARGIN = 0.03
+
+
+Clock = Callable[[Callable[[], object]], float]
 
 
 @dataclass(frozen=True)
@@ -77,6 +81,7 @@ def autotune(
     preferred: str | None = None,
     directory: Path | None = None,
     on_progress: Callable[[str], None] | None = None,
+    clock: Clock | None = None,
 ) -> Choice:
     """The fastest of `candidates` for `key` on this processor.
 
@@ -92,6 +97,8 @@ def autotune(
             takes the fastest, by however little.
         directory: Where choices are remembered; None (default) takes the cache directory.
         on_progress: Called with each candidate's name before it is measured; None by default.
+        clock: The seconds that a call takes, for work that is not over when the call is; None
+            (default) takes the host's.
     """
     names = [each.name for each in candidates]
     if not names or len(set(names)) != len(names):
@@ -102,7 +109,7 @@ def autotune(
         return remembered.choice
     if settings.autotune == "off":
         return Choice(names[0], "default")
-    seconds, failures = measure_candidates(candidates, on_progress=on_progress)
+    seconds, failures = measure_candidates(candidates, on_progress=on_progress, clock=clock)
     if not seconds:
         reasons = "".join(f"\n  {name}: {reason}" for name, reason in failures.items())
         raise TuningError(f"{key}: every candidate failed.{reasons}")
@@ -127,6 +134,7 @@ def measure_candidates(
     *,
     rounds: int = ROUNDS,
     on_progress: Callable[[str], None] | None = None,
+    clock: Clock | None = None,
 ) -> tuple[dict[str, float], dict[str, str]]:
     """Median seconds of each candidate that works, and why each of the others does not.
 
@@ -134,16 +142,17 @@ def measure_candidates(
     candidate measured alone in a slow second loses.
     """
     failures: dict[str, str] = {}
+    clock = clock or time_on_host
     for candidate in candidates:
         if on_progress is not None:
             on_progress(candidate.name)
-        _time_once(candidate, failures)  # warm-up: page faults, caches, lazy compilation
+        _time_once(candidate, failures, clock)  # warm-up: page faults, caches, lazy compilation
     samples: dict[str, list[float]] = {each.name: [] for each in candidates}
     running = list(candidates)
     for turn in range(rounds):
         running = [each for each in running if each.name not in failures]
         for candidate in running:
-            samples[candidate.name].append(_time_once(candidate, failures))
+            samples[candidate.name].append(_time_once(candidate, failures, clock))
         if turn == 1 and running:
             limit = HOPELESS_RATIO * min(min(samples[each.name]) for each in running)
             running = [each for each in running if min(samples[each.name]) <= limit]
@@ -153,13 +162,19 @@ def measure_candidates(
     return seconds, failures
 
 
-def _time_once(candidate: Candidate, failures: dict[str, str]) -> float:
+def time_on_host(run: Callable[[], object]) -> float:
+    """The seconds until `run` returns."""
     started = time.perf_counter()
+    run()
+    return time.perf_counter() - started
+
+
+def _time_once(candidate: Candidate, failures: dict[str, str], clock: Clock) -> float:
     try:
-        candidate.run()
+        return clock(candidate.run)
     except Exception as error:  # whatever it is: the others can still be compared
         failures[candidate.name] = f"{type(error).__name__}: {error}"
-    return time.perf_counter() - started
+        return math.inf
 
 
 def recall_choice(key: str, directory: Path | None = None) -> Choice | None:

@@ -16,15 +16,10 @@ QUICK = {
     "gather fp32 x 100": 80,
     "sum of rows fp32 x 128": 89,
     "conv fp16, 64 x 64": 90,
+    "draw 15 neighbors, 32-bit ids": 80,
+    "draw with replacement, 64-bit ids": 89,
 }
 LAUNCHES = list_launches()
-# Instructions that move a register to memory or back; may fall, not grow, and none may be added.
-KNOWN_SPILLS = {
-    ("conv tf32, 128 x 64", 89): 33,
-    ("conv fp32, 128 x 16", 89): 4,
-    ("RGCN 64, fp32", 90): 8,
-    ("RGAT 64, 4 heads, fp32", 90): 4,
-}
 
 
 @pytest.mark.parametrize(("name", "capability"), QUICK.items())
@@ -55,13 +50,12 @@ def test_occupancy_is_what_the_scarcest_thing_allows() -> None:
     assert made(capability=89).occupancy == 1.0
 
 
-def test_the_record_has_every_launch_and_no_new_spills() -> None:
+def test_the_record_has_every_launch_and_no_spills() -> None:
     rows = read_record()["rows"]
     assert {row["launch"] for row in rows} == set(LAUNCHES)
     assert {row["capability"] for row in rows} == {each.capability for each in ARCHITECTURES}
-    spilled = {(row["launch"], row["capability"]): row["spills"] for row in rows if row["spills"]}
-    assert spilled == KNOWN_SPILLS
     for row in rows:
+        assert row["spills"] == 0, row
         multiplies = any(f"{each}," in row["launch"] for each in ("fp16", "bf16", "tf32"))
         if row["launch"].startswith("conv") and multiplies:
             assert row["tensor_core"] > 0, row

@@ -6,6 +6,7 @@ import torch
 from shorthaul.conv import aten
 from shorthaul.conv.execution.backend import KERNELS_WHEN_READY, choose_backend, reason_for_aten
 from shorthaul.conv.problem import ConvProblem
+from shorthaul.conv.triton.measured import Measured
 from shorthaul.fallbacks import taken_fallbacks
 from shorthaul.settings import settings
 
@@ -35,9 +36,12 @@ def test_triton_kernels_are_used_where_they_are_asked_for() -> None:
     pytest.importorskip("triton")
     from shorthaul.conv.triton import launch as triton_launch
 
-    assert choose_backend(PROBLEM, CUDA) is aten
-    assert "speed is not measured" in str(reason_for_aten(PROBLEM, "cuda"))
+    assert isinstance(choose_backend(PROBLEM, CUDA), Measured)
+    with settings.override(kernels="torch"):
+        assert choose_backend(PROBLEM, CUDA) is aten
+        assert reason_for_aten(PROBLEM, "cuda") == "SHORTHAUL_KERNELS is torch"
     with settings.override(kernels="generated"):
         assert choose_backend(PROBLEM, CUDA) is triton_launch
         double = ConvProblem(2, 2, (1, 3, 3), dtype=torch.float64)
         assert choose_backend(double, CUDA) is aten
+    assert choose_backend(double, CUDA) is aten

@@ -7,7 +7,7 @@ import torch
 
 pytest.importorskip("triton")
 
-from shorthaul.conv.problem import ConvProblem
+from shorthaul.conv.problem import DEVICE_DTYPES, ConvProblem
 from shorthaul.conv.triton import kernels as triton_kernels
 from shorthaul.conv.triton import launch as triton_launch
 from shorthaul.conv.triton.launch import TILES, Tile
@@ -60,5 +60,5 @@ def test_the_second_pass_compiles() -> None:
 @pytest.mark.parametrize("tile", TILES, ids=lambda tile: f"{tile.rows}x{tile.columns}")
 @pytest.mark.parametrize("name", KERNELS)
 def test_every_offered_tile_compiles(name: str, tile: Tile, capability: int) -> None:
-    for dtype in triton_launch.DTYPES:
+    for dtype in DEVICE_DTYPES:
         assert _compile(name, tile, capability, dtype)["cubin"][:4] == CUBIN_MAGIC

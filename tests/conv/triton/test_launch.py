@@ -12,7 +12,16 @@ from tests.conv.tolerances import TOLERANCES
 pytest.importorskip("triton")
 
 from shorthaul.conv.triton import launch as triton_launch
-from shorthaul.conv.triton.launch import TILES, choose_tile, pack_weight, unpack_weight
+from shorthaul.conv.triton.launch import (
+    LEAST_PART_PIXELS,
+    MOST_PART_PIXELS,
+    TILES,
+    choose_part_pixels,
+    choose_tile,
+    find_tile_named,
+    pack_weight,
+    unpack_weight,
+)
 from tests.triton_programs import run_interpreted
 
 INTERPRETED = "tests.conv.interpreted_triton"
@@ -79,3 +88,29 @@ def test_float32_is_rounded_where_the_call_or_pytorch_allows_it(
         assert triton_launch.uses_tensor_cores(exact) == is_rounded
     finally:
         torch.set_float32_matmul_precision(before)
+
+
+def test_tiles_shrink_until_every_multiprocessor_has_a_program() -> None:
+    assert choose_tile(1568, 512) == TILES[0]
+    small = choose_tile(1568, 512, multiprocessors=108)
+    assert (small.rows, small.columns) == (64, 64)  # 13 x 4 and 13 x 8 programs are too few
+    assert choose_tile(1568, 512, multiprocessors=108, groups=4) == TILES[0]
+    most = choose_tile(64, 64, multiprocessors=1000)
+    assert (most.rows, most.columns) == (128, 16)  # four programs
+
+
+@pytest.mark.parametrize("multiprocessors", [0, 8, 108, 10_000])
+def test_parts_of_a_weights_gradient_give_every_multiprocessor_work(multiprocessors: int) -> None:
+    for pixels, programs in ((10, 1), (1568, 4), (401_408, 1), (10**8, 36)):
+        size = choose_part_pixels(pixels, programs, multiprocessors)
+        assert size & (size - 1) == 0
+        assert size <= max(MOST_PART_PIXELS, pixels)
+        has_work = -(-pixels // size) * programs >= multiprocessors
+        assert has_work or size <= LEAST_PART_PIXELS
+        if size < min(MOST_PART_PIXELS, pixels):
+            assert -(-pixels // (2 * size)) * programs < multiprocessors, "no smaller than needed"
+
+
+def test_a_tile_is_known_by_its_name() -> None:
+    assert [find_tile_named(each.name) for each in TILES] == [*TILES]
+    assert find_tile_named("of another edition") is None

@@ -151,7 +151,7 @@ def differentiates_by_the_weight() -> bool:
     problem, image, _ = _convolution()
     gradient = promised(image.shape, torch.float16)
     gradient[..., -1, -60:] = torch.randn(60)
-    conv_launch.PIXELS_PER_PART = 2**16  # fewer parts to add up
+    conv_launch.MOST_PART_PIXELS = 2**16  # fewer parts to add up
     torch.Tensor.new_empty = torch.Tensor.new_zeros  # type: ignore[method-assign,assignment]
     got = conv_launch.run_grad_weight(
         problem, gradient, image, tile=conv_launch.Tile(16, 16, 4096, warps=4, stages=1)

@@ -13,11 +13,12 @@ from shorthaul.conv import aten
 from shorthaul.conv.execution import execute as kernels
 from shorthaul.conv.execution.packing import panel_kernel
 from shorthaul.conv.layout.function import sum_dtype
-from shorthaul.conv.problem import ConvProblem, Triple
+from shorthaul.conv.problem import DEVICE_DTYPES, ConvProblem, Triple
+from shorthaul.conv.triton.measured import Measured
 from shorthaul.errors import KernelPendingError
 from shorthaul.fallbacks import note_fallback
 from shorthaul.jit import can_use_kernels
-from shorthaul.jit.launching.triton_at_hand import require_triton
+from shorthaul.jit.launching.triton_at_hand import require_triton, why_no_triton
 from shorthaul.settings import settings
 
 
@@ -102,6 +103,8 @@ KERNELS_WHEN_READY: Backend = _WhenReady()
 def choose_backend(problem: ConvProblem, device: torch.device) -> Backend:
     """The generated kernels where they apply, else ATen, which is noted as a fallback."""
     reason = _reason_for_aten(problem, device.type, settings.kernels)
+    if reason is None and device.type == "cuda" and settings.kernels == "auto":
+        return Measured()
     if reason is not None:
         note_fallback("convolution", "ATen", reason)
         return aten
@@ -127,8 +130,12 @@ def _reason_for_aten(problem: ConvProblem, device_type: str, wanted: str) -> str
         return kernels.supports(problem)
     if device_type != "cuda":
         return f"there is no generated kernel for {device_type}"
-    if wanted != "generated":
-        return "the Triton kernels' speed is not measured; SHORTHAUL_KERNELS=generated uses them"
+    if wanted == "torch":
+        return "SHORTHAUL_KERNELS is torch"
+    if wanted == "auto":
+        return why_no_triton() or (
+            None if problem.dtype in DEVICE_DTYPES else f"{problem.dtype} has no Triton kernel"
+        )
     require_triton("a convolution by a generated kernel")
     from shorthaul.conv.triton import launch as triton_launch
 

@@ -12,8 +12,10 @@ import functools
 import hashlib
 import re
 from collections.abc import Iterator, Mapping
-from importlib import resources
+from importlib import metadata, resources
 from importlib.abc import Traversable
+
+import torch
 
 from shorthaul.jit.toolchain import FLAGS
 
@@ -69,6 +71,21 @@ def kernel_edition() -> str:
         if name not in LEFT_OUT
     }
     return digest_texts(texts | {"flags of the compiler": "\n".join(FLAGS)})
+
+
+@functools.cache
+def device_edition() -> str:
+    """The digest of all that decides what a convolution runs on a CUDA device."""
+    root = resources.files("shorthaul")
+    texts = {
+        name: text
+        for folder in ("conv/problem", "conv/triton")
+        for name, text in read_texts(root.joinpath(folder), folder)
+        if name not in LEFT_OUT
+    }
+    cudnn = torch.backends.cudnn.version()  # type: ignore[no-untyped-call]
+    peers = f"Triton {metadata.version('triton')}, cuDNN {cudnn}"
+    return digest_texts(texts | {"who compiles, and who is compared": peers})
 
 
 def read_texts(folder: Traversable, name: str) -> Iterator[tuple[str, str]]:

@@ -2,6 +2,7 @@
 
 from shorthaul.conv.problem.problem import (
     ACTIVATIONS,
+    DEVICE_DTYPES,
     KERNEL_DTYPES,
     LAYOUTS,
     NO_PADDING,
@@ -14,6 +15,7 @@ from shorthaul.conv.problem.problem import (
 
 __all__ = [
     "ACTIVATIONS",
+    "DEVICE_DTYPES",
     "KERNEL_DTYPES",
     "LAYOUTS",
     "NO_PADDING",

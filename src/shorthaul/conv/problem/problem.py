@@ -23,6 +23,8 @@ Pair = tuple[int, int]
 PADDING_MODES = ("zeros", "reflect", "replicate", "circular", "symmetric")
 LAYOUTS = ("contiguous", "channels_last")
 ACTIVATIONS = ("relu", "relu6", "hardswish", "silu", "gelu", "sigmoid", "tanh")
+# What the kernels for CUDA devices are written for.
+DEVICE_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 KERNEL_DTYPES = frozenset(
     (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 )  # the CPU's

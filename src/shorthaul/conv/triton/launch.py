@@ -16,7 +16,7 @@ from torch import Tensor
 
 from shorthaul.conv import aten
 from shorthaul.conv.layout.function import sum_dtype
-from shorthaul.conv.problem import NO_PADDING, PADDING_MODES, ConvProblem, Triple
+from shorthaul.conv.problem import DEVICE_DTYPES, NO_PADDING, PADDING_MODES, ConvProblem, Triple
 from shorthaul.conv.problem.geometry import as_triple
 from shorthaul.conv.triton.kernels import (
     forward_kernel,
@@ -28,10 +28,9 @@ from shorthaul.jit.launching.device_guard import computing_on
 from shorthaul.jit.launching.launch_grid import flat_grid
 from shorthaul.jit.launching.product_precision import choose_product_precision
 
-DTYPES = (torch.float32, torch.float16, torch.bfloat16)
-# Pixels that one program of the weight gradient's first pass sums up; a constant, so that the
-# order of the sum depends on the problem alone.
-PIXELS_PER_PART = 4096
+# Pixels that one program of the weight gradient's first pass sums up: at most so many, and fewer where
+# multiprocessors would have nothing to do, but not so few that writing the parts takes as long.
+MOST_PART_PIXELS, LEAST_PART_PIXELS = 4096, 256
 INT32_LIMIT = 2**31 - 1
 
 
@@ -45,28 +44,79 @@ class Tile:
     warps: int
     stages: int
 
+    @property
+    def name(self) -> str:
+        """What a choice among tiles is remembered as."""
+        return (
+            f"{self.rows} x {self.columns} x {self.depth}, {self.warps} warps, {self.stages} stages"
+        )
+
 
 TILES = (
     Tile(128, 128, 32, warps=8, stages=3),
-    Tile(128, 64, 32, warps=4, stages=3),
+    Tile(128, 64, 32, warps=8, stages=3),
     Tile(64, 64, 32, warps=4, stages=3),
     Tile(64, 32, 32, warps=4, stages=2),
-    Tile(128, 16, 32, warps=4, stages=2),
+    Tile(128, 16, 32, warps=8, stages=2),
 )
+
+
+def find_tile_named(name: str) -> Tile | None:
+    """The tile of that name; `None` where an edition of the kernels has it no more."""
+    return next((each for each in TILES if each.name == name), None)
 
 
 # Exact float32 products are added up in registers, which larger tiles would spill.
 MOST_EXACT_PRODUCTS = 64 * 64
 
 
-def choose_tile(rows: int, columns: int, *, has_tensor_cores: bool = True) -> Tile:
-    """The largest tile that columns and rows fill at least half."""
-    for tile in TILES:
-        if not has_tensor_cores and tile.rows * tile.columns > MOST_EXACT_PRODUCTS:
-            continue
-        if tile.columns <= max(16, 2 * columns - 1) and tile.rows <= max(64, 2 * rows):
-            return tile
-    return TILES[-1]
+def list_tiles(rows: int, columns: int, *, has_tensor_cores: bool = True) -> list[Tile]:
+    """The tiles that columns and rows fill at least half, the largest first."""
+    found = [
+        tile
+        for tile in TILES
+        if (has_tensor_cores or tile.rows * tile.columns <= MOST_EXACT_PRODUCTS)
+        and tile.columns <= max(16, 2 * columns - 1)
+        and tile.rows <= max(64, 2 * rows)
+    ]
+    return found or [TILES[-1]]
+
+
+def choose_tile(
+    rows: int,
+    columns: int,
+    *,
+    has_tensor_cores: bool = True,
+    groups: int = 1,
+    multiprocessors: int = 0,
+) -> Tile:
+    """The largest tile that gives each multiprocessor a program; else the one that makes the most."""
+    tiles = list_tiles(rows, columns, has_tensor_cores=has_tensor_cores)
+
+    def programs(tile: Tile) -> int:
+        return int(triton.cdiv(rows, tile.rows) * triton.cdiv(columns, tile.columns)) * groups
+
+    enough = (tile for tile in tiles if programs(tile) >= multiprocessors)
+    return next(enough, max(tiles, key=programs))
+
+
+def choose_part_pixels(pixels: int, programs: int, multiprocessors: int) -> int:
+    """How many pixels a part of a weight's gradient has, where `programs` work on each part.
+
+    A power of two, so that tiles fit it; the sums depend on it, and so on the number of
+    multiprocessors, but not on what else the device does.
+    """
+    size = min(MOST_PART_PIXELS, int(triton.next_power_of_2(pixels)))
+    while size > LEAST_PART_PIXELS and triton.cdiv(pixels, size) * programs < multiprocessors:
+        size //= 2
+    return size
+
+
+def count_multiprocessors(device: torch.device) -> int:
+    """How many programs a device runs at once at least; 0 for the CPU, where kernels are interpreted."""
+    if device.type != "cuda":
+        return 0
+    return int(torch.cuda.get_device_properties(device).multi_processor_count)
 
 
 def _on_its_device(launch: Callable[..., Tensor]) -> Callable[..., Tensor]:
@@ -90,8 +140,14 @@ def uses_tensor_cores(problem: ConvProblem) -> bool:
     return problem.dtype is not torch.float32 or choose_precision(problem) == "tf32"
 
 
-def _choose_tile(problem: ConvProblem, rows: int, columns: int) -> Tile:
-    return choose_tile(rows, columns, has_tensor_cores=uses_tensor_cores(problem))
+def _choose_tile(problem: ConvProblem, rows: int, columns: int, device: torch.device) -> Tile:
+    return choose_tile(
+        rows,
+        columns,
+        has_tensor_cores=uses_tensor_cores(problem),
+        groups=problem.groups,
+        multiprocessors=count_multiprocessors(device),
+    )
 
 
 def needs_wide_rows(rows: int, tile: Tile) -> bool:
@@ -101,7 +157,7 @@ def needs_wide_rows(rows: int, tile: Tile) -> bool:
 
 def supports(problem: ConvProblem) -> str | None:
     """Why these kernels do not compute `problem`; `None` if they do."""
-    return None if problem.dtype in DTYPES else f"{problem.dtype} has no Triton kernel"
+    return None if problem.dtype in DEVICE_DTYPES else f"{problem.dtype} has no Triton kernel"
 
 
 @_on_its_device
@@ -125,7 +181,7 @@ def run_forward(
         residual = torch.empty_like(out).copy_(residual)
     rows = len(input) * out_sizes[0] * out_sizes[1] * out_sizes[2]
     outputs = problem.out_channels_per_group
-    tile = tile or _choose_tile(problem, rows, outputs)
+    tile = tile or _choose_tile(problem, rows, outputs, input.device)
     tiles = triton.cdiv(rows, tile.rows), triton.cdiv(outputs, tile.columns)
     forward_kernel[flat_grid("forward_kernel", *tiles, problem.groups)](
         input,
@@ -185,7 +241,7 @@ def _grad_input(
     result = _empty(grad_output, shape, dtype)
     rows = len(grad_output) * input_sizes[0] * input_sizes[1] * input_sizes[2]
     channels = problem.in_channels_per_group
-    tile = tile or _choose_tile(problem, rows, channels)
+    tile = tile or _choose_tile(problem, rows, channels, grad_output.device)
     tiles = triton.cdiv(rows, tile.rows), triton.cdiv(channels, tile.columns)
     grad_input_kernel[flat_grid("grad_input_kernel", *tiles, problem.groups)](
         grad_output,
@@ -213,13 +269,16 @@ def run_grad_weight(
     groups, outputs = problem.groups, problem.out_channels_per_group
     out_sizes = as_triple(grad_output.shape[2:])
     pixels = len(input) * out_sizes[0] * out_sizes[1] * out_sizes[2]
-    count = triton.cdiv(pixels, PIXELS_PER_PART)
-    per_part = min(PIXELS_PER_PART, triton.next_power_of_2(pixels))
+    # The tile is chosen by what a tile multiplies: parts see to it that there is work for all.
+    fits = {"has_tensor_cores": uses_tensor_cores(problem)}
+    tile = tile or choose_tile(problem.window_values, outputs, **fits)
+    tiles = triton.cdiv(problem.window_values, tile.rows), triton.cdiv(outputs, tile.columns)
+    multiprocessors = count_multiprocessors(input.device)
+    per_part = choose_part_pixels(pixels, tiles[0] * tiles[1] * groups, multiprocessors)
+    count = triton.cdiv(pixels, per_part)
     parts = grad_output.new_empty(
         (count, groups, problem.window_values, outputs), dtype=torch.float32
     )
-    tile = tile or _choose_tile(problem, problem.window_values, outputs)
-    tiles = triton.cdiv(problem.window_values, tile.rows), triton.cdiv(outputs, tile.columns)
     grad_weight_kernel[flat_grid("grad_weight_kernel", *tiles, count * groups)](
         grad_output,
         input,

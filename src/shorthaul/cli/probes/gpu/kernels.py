@@ -9,8 +9,7 @@ import torch
 
 from shorthaul.cli.findings import Finding
 from shorthaul.cli.probes.gpu.devices import find_device, is_interpreted
-from shorthaul.conv.problem import ConvProblem
-from shorthaul.conv.triton.measured import DEVICE_DTYPES
+from shorthaul.conv.problem import DEVICE_DTYPES, ConvProblem
 from shorthaul.errors import KernelMismatchError
 from shorthaul.graphs import NeighborSampler, RelationalGraph
 from shorthaul.graphs.sampling.streams import choose_key

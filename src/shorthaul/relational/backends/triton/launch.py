@@ -23,7 +23,8 @@ from shorthaul.relational.topology.topology import Tiles
 
 ROWS_PER_TILE = 64
 ROWS_PER_OUTER_TILE = 1024
-OUTER_STAGES = 2  # with three, exact products of 64 x 64 do not fit the registers
+STAGES = 3  # of the loop over a product's depth: loads that are under way together
+EXACT_STAGES = 2  # with three, exact products of 64 x 64 do not fit the registers
 DOT_WIDTH = 16  # the smallest side that `tl.dot` takes
 SUM_ELEMENTS = 4096  # elements that one program multiplies before it adds them up
 REALS = {torch.float32: tl.float32, torch.float64: tl.float64}
@@ -117,6 +118,8 @@ def launch_product(
     count = len(tiles.owners)
     columns = triton.cdiv(constants["WIDTH"], constants["COLUMNS"])
     lanes = constants["HEADS"] * constants["INNER"]
+    precision = choose_product_precision(x.dtype)
+    is_exact = x.dtype is torch.float32 and precision == "ieee"
     product_kernel[flat_grid("product_kernel", count, columns, lanes)](
         tiles.limits,
         tiles.owners,
@@ -129,7 +132,8 @@ def launch_product(
         columns,
         HAS_ORDER=order is not None,
         HAS_GATHER=gather is not None,
-        PRECISION=choose_product_precision(x.dtype),
+        PRECISION=precision,
+        num_stages=EXACT_STAGES if is_exact else STAGES,
         **constants,
     )
 
@@ -165,7 +169,7 @@ def launch_outer(
             HAS_X=gathers[0] is not None,
             HAS_Y=gathers[1] is not None,
             PRECISION=choose_product_precision(x.dtype),
-            num_stages=OUTER_STAGES,
+            num_stages=EXACT_STAGES,
             **constants,
         )
     sum_tiles(tiles, partial, out)
