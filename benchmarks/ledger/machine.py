@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.metadata
 import os
 import platform
 import re
@@ -12,6 +13,7 @@ from pathlib import Path
 import torch
 
 from benchmarks.ledger.allocator import describe_allocator
+from shorthaul.cli.probes.gpu.devices import find_driver
 from shorthaul.conv.problem.machine import this_machine
 from shorthaul.errors import NoCompilerError
 from shorthaul.jit.toolchain import find_toolchain, read_processor
@@ -36,7 +38,32 @@ def describe_machine() -> Machine:
         "compiler": _describe_compiler(),
         "allocator": describe_allocator(),
         "load_before": round(os.getloadavg()[0], 2),
+        **describe_gpu(),
     }
+
+
+def describe_gpu() -> Machine:
+    """The current CUDA device and its software; nothing where there is none."""
+    if not torch.cuda.is_available():
+        return {}
+    known = torch.cuda.get_device_properties(torch.cuda.current_device())
+    return {
+        "gpu": known.name,
+        "gpu_capability": f"{known.major}.{known.minor}",
+        "gpu_memory_bytes": known.total_memory,
+        "gpus": torch.cuda.device_count(),
+        "gpu_driver": find_driver() or "unknown",
+        "cuda": torch.version.cuda or "none",
+        "cudnn": str(torch.backends.cudnn.version()),
+        "triton": find_version("triton"),
+    }
+
+
+def find_version(package: str) -> str:
+    """The version of an installed package, or `none`."""
+    with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+        return importlib.metadata.version(package)
+    return "none"
 
 
 def machine_key(machine: Mapping[str, object]) -> tuple[object, ...]:
@@ -47,7 +74,7 @@ def machine_key(machine: Mapping[str, object]) -> tuple[object, ...]:
     # Processors of several generations bear one name. All runs from before vectors were noted were made
     # with AVX2, and none of those from before families were on the same as a later one.
     generation = machine.get("family", ""), machine.get("vectors", "avx2")
-    return machine["cpu"], *generation, machine["cores"], memory_gib
+    return machine["cpu"], *generation, machine["cores"], memory_gib, machine.get("gpu", "")
 
 
 def find_family(processors: str) -> str:

@@ -25,7 +25,7 @@ from typing import Any
 
 from benchmarks import ledger
 from benchmarks.ledger.allocator import require_allocator
-from benchmarks.ledger.machine import describe_machine
+from benchmarks.ledger.machine import Machine, describe_machine
 from benchmarks.measuring.measure import Measurable, Measured, Same, Spread, compare
 from benchmarks.rendering import render
 from shorthaul.settings import settings
@@ -139,7 +139,7 @@ class Answer:
         return measured
 
     def leave_out(self, case: str, arm: str, baseline: str, **figures: float) -> None:
-        """Add a row for an arm that has no time, and why: `needs_bytes` or `over_seconds`."""
+        """Add a row for an arm that has no time, and why: `needs_bytes`, `over_seconds`, `not_installed`."""
         none = asdict(Spread(0.0, 0.0, 0.0))
         row = {"case": case, "arm": arm, "baseline": baseline, "rounds": 0, "calls": 0}
         times = {"wall_seconds": none, "cpu_seconds": none, "speedup": none}
@@ -176,6 +176,20 @@ def answer_question(
     answer = Answer(options.rounds, options.quick, only=options.only, parts=options.parts)
     answer.diary = options.resume and Diary(options.resume, commit)
     measure(answer)
+    run = make_run(question, asks, answer, machine, commit)
+    print(render.render_run(run))
+    if not (options.quick or options.no_ledger or options.only):
+        print(f"\nAdded to {ledger.append(run, options.ledger)}.", file=sys.stderr)
+
+
+def make_run(
+    question: str,
+    asks: str,
+    answer: Answer,
+    machine: Machine,
+    commit: Mapping[str, str | bool],
+) -> ledger.Run:
+    """What was measured, as the ledger keeps it."""
     run = {
         "schema": ledger.SCHEMA,
         "question": question,
@@ -187,9 +201,7 @@ def answer_question(
         "rows": answer.rows,
     }
     ledger.verify_run(run, "this run")
-    print(render.render_run(run))
-    if not (options.quick or options.no_ledger or options.only):
-        print(f"\nAdded to {ledger.append(run, options.ledger)}.", file=sys.stderr)
+    return run
 
 
 def _read_options(asks: str, rounds: int, parts: tuple[str, ...]) -> argparse.Namespace:

@@ -120,7 +120,7 @@ def list_tables(root: Path, directory: Path) -> dict[str, Callable[[], str]]:
     def newest_table_of(question: str) -> Callable[[], str]:
         return lambda: render_run(ledger.read_runs(question, directory)[-1])
 
-    files = (root / "benchmarks" / "questions").glob("bench_*.py")
+    files = (root / "benchmarks" / "questions").glob("**/bench_*.py")
     names = [path.stem.removeprefix("bench_") for path in files]
     ends = {"": table_of, BRIEFLY: brief_table_of, NEWEST: newest_table_of}
     asked = {name + end: lambda: NOT_MEASURED for name in names for end in ends}
@@ -264,6 +264,8 @@ def describe_failure(row: Mapping[str, Any]) -> str:
         return f"needs {format_bytes(figures['needs_bytes'])}"
     if "over_seconds" in figures:
         return f"over {format_seconds(figures['over_seconds'])}"
+    if "not_installed" in figures:
+        return "not installed"
     return "differs" if "unequal" in figures else "failed"
 
 
@@ -309,11 +311,23 @@ def _list_facts(run: ledger.Run, how: str) -> list[str]:
     return [
         f"{machine['cpu']} ({', '.join(generation)}), {machine['cores']} cores, "
         f"{format_bytes(machine['memory_bytes'])}",
+        *_list_gpu_facts(machine),
         f"torch {machine['torch']} with {machine.get('torch_threads', '?')} threads",
         how,
         f"allocator: {machine['allocator']}",
         *(f"{name.replace('_', ' ')}: {value}" for name, value in run["conditions"].items()),
         f"{run['date'][:10]}, commit {run['commit'][:8]}{changed}",
+    ]
+
+
+def _list_gpu_facts(machine: Mapping[str, Any]) -> list[str]:
+    """The GPU of a machine that has one, and what drives it."""
+    if "gpu" not in machine:
+        return []
+    return [
+        f"{machine['gpu']} (sm_{machine['gpu_capability'].replace('.', '')}, "
+        f"{format_bytes(machine['gpu_memory_bytes'])}), driver {machine['gpu_driver']}, "
+        f"CUDA {machine['cuda']}, cuDNN {machine['cudnn']}, Triton {machine['triton']}"
     ]
 
 

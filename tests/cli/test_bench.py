@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 
 from shorthaul.cli.bench import find_checkout, list_benchmarks
 
@@ -98,3 +99,38 @@ def test_a_checkout_without_benchmarks(shorthaul, checkout: Path) -> None:
 
 def test_json_goes_with_the_list_only(shorthaul, checkout: Path) -> None:
     assert shorthaul("bench", "--json").exit_code == 2
+
+
+@pytest.fixture
+def gpu_checkout(checkout: Path) -> Path:
+    folder = checkout / "benchmarks" / "questions" / "gpu"
+    folder.mkdir()
+    (folder / "bench_gpu_rows.py").write_text(
+        '"""How fast is a GPU?"""\nimport sys\nfrom pathlib import Path\n'
+        "Path('asked').write_text(' '.join(sys.argv[1:]))\n"
+    )
+    return checkout
+
+
+def test_questions_for_a_gpu_are_listed_apart(shorthaul, gpu_checkout: Path) -> None:
+    assert shorthaul("bench", "--gpu", "--list").output == "gpu_rows  How fast is a GPU?\n"
+    assert "gpu_rows" not in shorthaul("bench", "--list").output
+
+
+def test_questions_for_a_gpu_are_asked_where_there_is_one(
+    shorthaul, gpu_checkout: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    for options in ([], ["--quick"]):
+        assert shorthaul("bench", "--gpu", *options).exit_code == 0
+        assert (gpu_checkout / "asked").read_text() == " ".join(options)
+
+
+def test_without_a_gpu_none_is_measured(
+    shorthaul, gpu_checkout: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    shown = shorthaul("bench", "--gpu")
+    assert shown.exit_code == 1
+    assert "PyTorch finds no CUDA device that could be measured." in shown.stderr
+    assert not (gpu_checkout / "asked").exists()

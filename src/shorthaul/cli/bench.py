@@ -15,6 +15,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from shorthaul.cli.console import json_option, print_json
+from shorthaul.errors import CudaUnavailableError
 from shorthaul.units import format_seconds
 
 
@@ -38,11 +39,12 @@ def find_checkout(start: Path) -> Path | None:
     return None
 
 
-def list_benchmarks(checkout: Path) -> tuple[Benchmark, ...]:
-    """Every benchmark of a checkout, by name."""
+def list_benchmarks(checkout: Path, *, is_gpu: bool = False) -> tuple[Benchmark, ...]:
+    """Every benchmark of a checkout that is asked of the CPU, or of a GPU, by name."""
+    folder = checkout / "benchmarks" / "questions"
     return tuple(
         Benchmark(path.stem.removeprefix("bench_"), path, _read_question(path))
-        for path in sorted((checkout / "benchmarks" / "questions").glob("bench_*.py"))
+        for path in sorted((folder / "gpu" if is_gpu else folder).glob("bench_*.py"))
     )
 
 
@@ -63,11 +65,11 @@ def choose_benchmarks(known: Sequence[Benchmark], names: Sequence[str]) -> list[
 def _complete_name(
     context: click.Context, parameter: click.Parameter, begun: str
 ) -> list[CompletionItem]:
-    del context, parameter
-    checkout = find_checkout(Path.cwd())
+    del parameter
+    checkout, is_gpu = find_checkout(Path.cwd()), bool(context.params.get("is_gpu"))
     return [
         CompletionItem(each.name, help=each.question)
-        for each in (list_benchmarks(checkout) if checkout else ())
+        for each in (list_benchmarks(checkout, is_gpu=is_gpu) if checkout else ())
         if each.name.startswith(begun)
     ]
 
@@ -75,13 +77,23 @@ def _complete_name(
 @click.command()
 @click.argument("names", nargs=-1, shell_complete=_complete_name)
 @click.option("--list", "is_listing", is_flag=True, help="List the benchmarks, run none.")
+@click.option("--gpu", "is_gpu", is_flag=True, help="Those that are asked of a GPU.")
+@click.option("--quick", "is_quick", is_flag=True, help="A rehearsal that is not in the ledger.")
 @json_option
 @click.pass_context
-def bench(context: click.Context, names: tuple[str, ...], is_listing: bool, as_json: bool) -> None:
+def bench(
+    context: click.Context,
+    names: tuple[str, ...],
+    is_listing: bool,
+    is_gpu: bool,
+    is_quick: bool,
+    as_json: bool,
+) -> None:
     """Run the benchmarks of a checkout: all, or those named.
 
-    Each runs in a process of its own and adds its figures to benchmarks/ledger. --json goes with
-    --list.
+    Each runs in a process of its own and adds its figures to benchmarks/ledger. --gpu runs those
+    that time a GPU by events on it; peers that are not installed are rows that say so. --json goes
+    with --list.
     """
     if as_json and not is_listing:
         raise click.UsageError("--json goes with --list; figures are in benchmarks/ledger.")
@@ -91,7 +103,7 @@ def bench(context: click.Context, names: tuple[str, ...], is_listing: bool, as_j
             f"{Path.cwd()} is not inside a checkout of shorthaul: benchmarks are not installed with "
             "the package.\n  Clone the repository and run `shorthaul bench` there."
         )
-    known = list_benchmarks(checkout)
+    known = list_benchmarks(checkout, is_gpu=is_gpu)
     if not known:
         raise click.ClickException(f"{checkout / 'benchmarks' / 'questions'} has no bench_*.py.")
     chosen = choose_benchmarks(known, names)
@@ -102,20 +114,36 @@ def bench(context: click.Context, names: tuple[str, ...], is_listing: bool, as_j
         for each in chosen:
             click.echo(f"{each.name:<{width}}  {each.question}")
     else:
-        failed = run_benchmarks(checkout, chosen)
+        if is_gpu:
+            _require_gpu()
+        failed = run_benchmarks(checkout, chosen, ["--quick"] if is_quick else [])
         if failed:
             click.echo(f"Failed: {', '.join(failed)}.", err=True)
         context.exit(1 if failed else 0)
 
 
-def run_benchmarks(checkout: Path, chosen: Sequence[Benchmark]) -> list[str]:
+def _require_gpu() -> None:
+    import torch
+
+    if not torch.cuda.is_available():
+        raise CudaUnavailableError(
+            "PyTorch finds no CUDA device that could be measured.\n"
+            "  `shorthaul bench --gpu --list` lists what would be; `make test` rehearses it on pretended "
+            "devices."
+        )
+
+
+def run_benchmarks(
+    checkout: Path, chosen: Sequence[Benchmark], options: Sequence[str] = ()
+) -> list[str]:
     """Run each in a process of its own; returns the names of those that failed."""
     failed = []
     for number, each in enumerate(chosen, 1):
         click.echo(f"[{number}/{len(chosen)}] {each.name}: {each.question}", err=True)
         started = time.perf_counter()
         # As a module of the checkout, so that `from benchmarks.measuring.measure import ...` works.
-        command = (sys.executable, "-m", f"benchmarks.questions.{each.path.stem}")
+        place = each.path.relative_to(checkout).with_suffix("").parts
+        command = (sys.executable, "-m", ".".join(place), *options)
         done = subprocess.run(command, cwd=checkout, check=False)
         state = "done" if done.returncode == 0 else f"failed with exit code {done.returncode}"
         taken = format_seconds(time.perf_counter() - started)
