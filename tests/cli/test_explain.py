@@ -173,3 +173,41 @@ def test_options_are_for_layer_functions(shorthaul, subject: str) -> None:
     shown = shorthaul("explain", subject, "--stage", "kernels")
     assert shown.exit_code == 2
     assert f"--stage: options are for functions with @layer, and {subject} is none." in shown.stderr
+
+
+MODEL = """\
+import torch
+from torch_geometric import nn
+import shorthaul as sh
+
+relations = [("a", "x", "b"), ("b", "y", "a"), ("a", "z", "a")]
+x = {name: torch.ones(3, 4) for name in "ab"}
+edges = {each: torch.zeros(2, 1, dtype=torch.long) for each in relations}
+
+
+class Plain(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.only = nn.SAGEConv((4, 4), 2)
+
+    def forward(self, x, edge_index):
+        return self.only(x, edge_index)
+
+
+heterogeneous = nn.HeteroConv({each: nn.GINConv(torch.nn.Linear(4, 2)) for each in relations})
+transformed = nn.to_hetero(Plain(), (["a", "b"], relations))
+for model in (heterogeneous, transformed):
+    sh.relational.accelerate(model)
+    model(x, edges)
+"""
+
+
+@pytest.mark.parametrize("name", ["heterogeneous", "transformed"])
+def test_the_one_program_of_all_relations_of_a_model(shorthaul, layers: Path, name: str) -> None:
+    pytest.importorskip("torch_geometric")
+    (layers / "my_model.py").write_text(MODEL)
+    result = shorthaul("explain", f"my_model:{name}")
+    assert result.exit_code == 0, result.output
+    assert result.output.count("== one program for") == 1
+    assert "== one program for a__x__b, b__y__a, a__z__a ==" in result.output
+    assert "over relation" in result.output

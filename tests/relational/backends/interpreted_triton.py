@@ -99,7 +99,7 @@ def _results(
         use_backend(each, backend)
         for weighted in (False, True) if isinstance(each, HomogeneousConv) else ():
             function = each.message_function(is_weighted=weighted)  # what a HeteroConv repeats
-            if function is not None:
+            if not isinstance(function, str):
                 function.backend = backend
     torch.manual_seed(3)  # of dropout
     out = call(module, *inputs)

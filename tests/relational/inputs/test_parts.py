@@ -4,10 +4,10 @@ import pytest
 import torch
 
 from shorthaul.errors import LayerArgumentError
-from shorthaul.relational.inputs.parts import Part, find_part_graph
+from shorthaul.relational.inputs.parts import Loops, Part, find_part_graph
 
 RELATIONS = (("a", "x", "b"), ("b", "y", "b"))
-PART = Part(RELATIONS, (3, 2), (2,), ((0, 0), (1, 0)), (False, True))
+PART = Part(RELATIONS, (3, 2), (2,), ((0, 0), (1, 0)), (None, Loops(1, "replaced")))
 EDGES = [torch.tensor([[0, 2], [1, 0]]), torch.tensor([[0, 1], [0, 0]])]
 
 
@@ -20,6 +20,15 @@ def test_each_relation_has_a_range_of_sources_and_of_targets():
     assert graph.target.tolist() == [1, 0, 0, 0, 1]
     assert graph.relation.tolist() == [0, 0, 1, 1, 1]
     assert find_part_graph(PART, EDGES) is graph
+
+
+def test_targets_can_be_sources_of_their_own():
+    part = PART._replace(loops=(Loops(1, "added"), None))
+    graph = find_part_graph(part, EDGES)
+    # All edges of the first stay; then each target hears from its row among the second set.
+    assert graph.source.tolist() == [0, 2, 3, 4, 3, 4]
+    assert graph.target.tolist() == [1, 0, 0, 1, 0, 0]
+    assert graph.relation.tolist() == [0, 0, 0, 0, 1, 1]
 
 
 @pytest.mark.parametrize(

@@ -14,9 +14,15 @@ from shorthaul.errors import LayerArgumentError
 from shorthaul.graphs import RelationalGraph
 from shorthaul.graphs.edge_tensors import require_range
 from shorthaul.relational.inputs.kept_graphs import keep_graph
-from shorthaul.relational.inputs.self_loops import replace_loops
 
 Types = tuple[str, str, str]
+
+
+class Loops(NamedTuple):
+    """One edge to each target of a relation from the node that it is among the sources."""
+
+    rows: int  # the set of sources that has the targets' rows
+    kind: str  # "replaced": loops that were there are taken out; "added": all edges stay
 
 
 class Part(NamedTuple):
@@ -26,7 +32,7 @@ class Part(NamedTuple):
     sources: tuple[int, ...]  # how many nodes each set has
     targets: tuple[int, ...]
     ends: tuple[tuple[int, int], ...]  # of each relation: which set of sources, and of targets
-    looped: tuple[bool, ...]  # whether every node of a relation that is at both ends hears itself
+    loops: tuple[Loops | None, ...]  # of each relation; None: only its edges
 
     @property
     def num_sources(self) -> int:
@@ -52,15 +58,19 @@ def find_part_graph(part: Part, edges: Sequence[torch.Tensor]) -> RelationalGrap
             plain = given.detach().cpu()
             for row, count, name in zip(plain, ends, ("source", "target"), strict=True):
                 require_range(row, count, name, f"`{types[0 if name == 'source' else 2]}` nodes")
-            if part.looped[number]:
-                plain = replace_loops(plain, min(ends))
-            columns.append(
-                (
-                    plain[0] + starts[0][one],
-                    plain[1] + starts[1][other],
-                    torch.full_like(plain[0], number),
-                )
-            )
+            loops, firsts = part.loops[number], (starts[0][one], starts[1][other])
+            shifted = [row + first for row, first in zip(plain, firsts, strict=True)]
+            if loops is not None:
+                if loops.kind == "replaced":
+                    kept = plain[0] != plain[1]
+                    shifted = [each[kept] for each in shifted]
+                own = starts[0][loops.rows], starts[1][other]
+                nodes = torch.arange(min(part.sources[loops.rows], ends[1]), dtype=plain.dtype)
+                shifted = [
+                    torch.cat([each, nodes + first])
+                    for each, first in zip(shifted, own, strict=True)
+                ]
+            columns.append((*shifted, torch.full_like(shifted[0], number)))
         source, target, relation = (torch.cat(each) for each in zip(*columns, strict=True))
         return RelationalGraph.from_edges(
             source,

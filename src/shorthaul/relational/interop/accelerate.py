@@ -12,10 +12,13 @@ from typing import Any, Protocol
 
 from rich.table import Table
 from torch import nn
+from torch.fx import GraphModule
 from torch.nn.parameter import UninitializedParameter
 
 from shorthaul.module_swap import Swap, swap_class
+from shorthaul.relational.interop.joined_calls import GraphChange
 from shorthaul.relational.interop.known_layers import CannotSwapError, NotYetError, make_ours
+from shorthaul.relational.layers.to_hetero import RelationConvs
 from shorthaul.report_table import layer_table
 
 _PACKAGES = {"torch_geometric": "PyG", "dgl": "DGL"}
@@ -87,7 +90,7 @@ class AccelerationReport:
             ours = make_ours(module)
         except NotYetError as reason:
             self.waiting[name] = str(reason)
-            self._swaps.append(_FirstCall(self, name, module, kind))
+            self._swaps.append(_LayerFirstCall(self, name, module, kind))
         except CannotSwapError as reason:
             self.left[name] = str(reason)
         else:
@@ -96,26 +99,76 @@ class AccelerationReport:
                 SwappedLayer(name, _describe(kind), f"sh.relational.{type(ours).__name__}")
             )
 
+    def _join(self, name: str, model: GraphModule, prefixes: list[str]) -> None:
+        """Join the calls of each relation's layer in a graph of `torch.fx`, or note why not, or wait."""
+        change, waiting = GraphChange(model), []
+        for prefix in prefixes:
+            whole = _join_names(name, prefix)
+            if any(each.startswith(f"{whole}.") for each in self.waiting):
+                self.waiting[whole] = "its layers have no widths before the first call"
+                waiting.append(prefix)
+                continue
+            try:
+                change.join(prefix)
+            except CannotSwapError as reason:
+                self.left[whole] = str(reason)
+            else:
+                now = f"sh.relational.{RelationConvs.__name__}"
+                self.swapped.append(SwappedLayer(whole, "layers of to_hetero", now))
+        if change.containers:
+            self._swaps.append(change.finish())
+        if waiting:
+            self._swaps.append(_GraphFirstCall(self, name, model, waiting))
+
 
 class _FirstCall:
-    """A layer whose widths its first call will find: after it, the layer is swapped."""
+    """A module whose widths its first call will find: after it, what was waiting for it is swapped."""
 
-    def __init__(
-        self, report: AccelerationReport, name: str, module: nn.Module, kind: type
-    ) -> None:
-        self.report, self.name, self.kind = report, name, kind
+    def __init__(self, report: AccelerationReport, module: nn.Module) -> None:
+        self.report, self.module = report, module
         self.hook = module.register_forward_hook(self)
 
     def __call__(self, module: nn.Module, inputs: Any, output: Any) -> None:  # noqa: ARG002
         if any(isinstance(each, UninitializedParameter) for each in module.parameters()):
             return  # a relation that was not there
         self.undo()
-        if self.report.waiting.pop(self.name, None) is not None:
-            self.report._take(self.name, module, self.kind)
+        self.take()
+
+    def take(self) -> None:
+        """Swap what was waiting."""
+        raise NotImplementedError
 
     def undo(self) -> None:
         """Wait no longer."""
         self.hook.remove()
+
+
+class _LayerFirstCall(_FirstCall):
+    def __init__(
+        self, report: AccelerationReport, name: str, module: nn.Module, kind: type
+    ) -> None:
+        super().__init__(report, module)
+        self.name, self.kind = name, kind
+
+    def take(self) -> None:
+        if self.report.waiting.pop(self.name, None) is not None:
+            self.report._take(self.name, self.module, self.kind)
+
+
+class _GraphFirstCall(_FirstCall):
+    """The model, called with layers that find their widths: by then these are ours."""
+
+    def __init__(
+        self, report: AccelerationReport, name: str, module: GraphModule, prefixes: list[str]
+    ) -> None:
+        super().__init__(report, module)
+        self.name, self.prefixes = name, prefixes
+
+    def take(self) -> None:
+        names = [_join_names(self.name, prefix) for prefix in self.prefixes]
+        if all(self.report.waiting.pop(each, None) is not None for each in names):
+            model: Any = self.module
+            self.report._join(self.name, model, self.prefixes)
 
 
 def accelerate(model: nn.Module) -> AccelerationReport:
@@ -124,7 +177,8 @@ def accelerate(model: nn.Module) -> AccelerationReport:
     Known are PyG's `RGCNConv`, `FastRGCNConv`, `RGATConv`, `HGTConv`, `HANConv`, `GATConv`,
     `GATv2Conv`, `TransformerConv`, `SAGEConv`, `GraphConv`, `GCNConv`, `GINConv` and `HeteroConv`,
     and DGL's `RelGraphConv`, `HGTConv`, `SAGEConv`, `GraphConv`, `GATConv` and `HeteroGraphConv`. A
-    layer that finds its widths at its first call is swapped after it. The model is called as before,
+    layer that finds its widths at its first call is swapped after it. In a model that `to_hetero`
+    made, the layers of all relations are called at once, as those of a `HeteroConv`. The model is called as before,
     with the same objects::
 
         report = sh.relational.accelerate(model)
@@ -138,11 +192,30 @@ def accelerate(model: nn.Module) -> AccelerationReport:
     for name, module, kind in reversed(found):
         if kind is not None:
             report._take(name, module, kind)
+    for name, module, _ in found:
+        if isinstance(module, GraphModule):
+            start = f"{name}." if name else ""
+            layers = [
+                each for each, _, kind in found if kind is not None and each.startswith(start)
+            ]
+            report._join(name, module, _find_containers(module, layers, start))
     order = {name: number for number, (name, _, _) in enumerate(found)}
     report.swapped.sort(key=lambda each: order[each.name])
     report.left = {name: report.left[name] for name in order if name in report.left}
     report.waiting = {name: report.waiting[name] for name in order if name in report.waiting}
     return report
+
+
+def _join_names(name: str, inner: str) -> str:
+    return f"{name}.{inner}" if name else inner
+
+
+def _find_containers(model: GraphModule, layers: list[str], start: str) -> list[str]:
+    """The names, within `model`, of the `ModuleDict`s that these layers are in."""
+    inside = dict.fromkeys(each.removeprefix(start).rpartition(".")[0] for each in layers)
+    return [
+        each for each in inside if each and isinstance(model.get_submodule(each), nn.ModuleDict)
+    ]
 
 
 def _find_kind(kind: type) -> type | None:

@@ -33,7 +33,7 @@ from shorthaul.relational.layers import (
     SAGEConv,
     TransformerConv,
 )
-from shorthaul.relational.layers.hetero import has_hooks
+from shorthaul.relational.layers.called import has_hooks
 
 # Modules inside of layers that ours call as they are: those of relations, users' networks, activations.
 _CALLED = ("convs", "mods", "nn", "activation", "dropout")

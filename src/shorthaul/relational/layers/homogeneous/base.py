@@ -18,6 +18,7 @@ from shorthaul.relational.inputs.graph import (
     split_adjacency,
 )
 from shorthaul.relational.inputs.kept_graphs import keep_graph
+from shorthaul.relational.inputs.self_loops import Fill, replace_loop_features
 from shorthaul.relational.layers.options import TracedLayer
 
 REDUCTIONS = {
@@ -58,6 +59,9 @@ class HomogeneousConv(TracedLayer):
 
     in_channels: int | tuple[int, int]
     out_channels: int
+    takes_pairs = True  # whether sources and targets may be apart
+    add_self_loops = False
+    fill_value: Fill  # of those loops, where edges have attributes
 
     def weights(self) -> dict[str, torch.Tensor]:
         """What messages are made with, by the names of the program."""
@@ -66,9 +70,30 @@ class HomogeneousConv(TracedLayer):
     def message_function(self, *, is_weighted: bool) -> Any:  # noqa: ARG002
         """What targets hear, apart from their sources, and nothing else: no bias, no own features.
 
-        None where the layer does more with it than to add: then it is called as a whole.
+        Where the layer does more with it than to add, a sentence that says so: then it is called as a
+        whole. `is_weighted` is whether edges come with values.
         """
-        return None
+        return "its layer has no program of its messages"
+
+    def message_loops(self) -> str | None:
+        """Which edges from targets to themselves the messages want; see `Loops`, None for none."""
+        return "replaced" if self.add_self_loops else None
+
+    def message_values(
+        self,
+        edges: torch.Tensor,
+        values: torch.Tensor | None,
+        ends: tuple[torch.Tensor, torch.Tensor],
+    ) -> torch.Tensor:
+        """What the program of the messages reads per edge and loop: here, rows of attributes of edges.
+
+        `values` are those that edges came with, `ends` the features of sources and of targets.
+        """
+        assert values is not None
+        rows = values.unsqueeze(1) if values.dim() == 1 else values.flatten(1)
+        if not self.add_self_loops:
+            return rows
+        return replace_loop_features(edges, rows, min(map(len, ends)), self.fill_value)
 
     def own_terms(self) -> tuple[torch.Tensor | None, torch.Tensor | None]:
         """What every target is given besides: its features times a matrix (out, in), and a bias."""

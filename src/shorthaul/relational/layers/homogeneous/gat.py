@@ -252,7 +252,7 @@ class GATConv(HomogeneousConv):
     def message_function(self, *, is_weighted: bool) -> Any:
         """See the base class; attributes of edges are the layer's, no weights."""
         if is_weighted is (self.edge_dim is None):
-            return None  # the call says what is wrong
+            return "its layer has edge_dim, or its edges have attributes, but not both"
         self.follow_options()
         if self.alone is None:
             self.alone = self._compile("apart", returns=False, alone=True)

@@ -20,7 +20,8 @@ from shorthaul.relational.frontend.language import (
     sqrt,
 )
 from shorthaul.relational.inputs.graph import glorot, require_one_set
-from shorthaul.relational.inputs.self_loops import add_loops, edges_of
+from shorthaul.relational.inputs.kept_graphs import keep_graph
+from shorthaul.relational.inputs.self_loops import add_loops, edges_of, replace_loops
 from shorthaul.relational.layers.homogeneous.base import (
     REDUCTIONS,
     HomogeneousConv,
@@ -85,6 +86,8 @@ class GCNConv(HomogeneousConv):
         aggr: `"add"` (default), `"mean"`, `"max"` or `"min"`.
     """
 
+    takes_pairs = False
+
     def __init__(
         self,
         in_channels: int,
@@ -119,12 +122,16 @@ class GCNConv(HomogeneousConv):
     def make_functions(self) -> None:
         """See the base class."""
         self.functions = {weighted: self._compile(weighted) for weighted in (False, True)}
+        self.alone: dict[bool, Any] = {}  # for models of many relations, when one asks
         self.function = self.functions[False]
 
-    def _compile(self, is_weighted: bool) -> Any:
-        absent = (set() if is_weighted else {"weight"}) | ({"bias"} if self.bias is None else set())
+    def _compile(self, is_weighted: bool, *, alone: bool = False) -> Any:
+        absent = set() if is_weighted else {"weight"}
+        if self.bias is None or alone:
+            absent.add("bias")
         sizes = {"width": self.widths[0], "out": self.out_channels}
-        return gcn.compile(sizes, {"aggr": self.aggr, "normalize": self.normalize}, absent)
+        options = {"aggr": self.aggr, "normalize": self.normalize and not alone}
+        return gcn.compile(sizes, options, absent)
 
     def reset_parameters(self) -> None:
         """PyG's initial values: Glorot's, and zero for the bias."""
@@ -171,6 +178,59 @@ class GCNConv(HomogeneousConv):
             graph, tensors, training=self.training, num_targets=given.num_targets
         )
         return out
+
+    def message_function(self, *, is_weighted: bool) -> Any:
+        """See the base class: what messages are divided by is a weight of their edges here."""
+        self.follow_options()
+        has_weights = is_weighted or self.normalize
+        if has_weights not in self.alone:
+            self.alone[has_weights] = self._compile(has_weights, alone=True)
+        return self.alone[has_weights]
+
+    def message_values(
+        self,
+        edges: torch.Tensor,
+        values: torch.Tensor | None,
+        ends: tuple[torch.Tensor, torch.Tensor],
+    ) -> torch.Tensor:
+        """See the base class: a weight per edge and loop, divided by the roots of both ends' degrees."""
+        rows = ends[0]
+        count = len(rows)
+        if not self.normalize:
+            assert values is not None  # else the program reads none
+            return values.reshape(-1)
+        if values is not None:
+            weight = values.reshape(-1)
+            if self.add_self_loops:
+                fill = 2.0 if self.improved else 1.0
+                weight = _fill_loop_weights(edges, weight, count, fill, "edges")
+                edges = replace_loops(edges, count)
+            return _divide_by_degrees(edges, weight, count)
+
+        def make() -> torch.Tensor:
+            with torch.inference_mode(False):  # they are kept for calls that train, too
+                given = replace_loops(edges, count) if self.add_self_loops else edges
+                return _divide_by_degrees(given, rows.new_ones(given.shape[1]), count)
+
+        return keep_graph(("degrees", count, self.add_self_loops, rows.dtype), [edges], make)
+
+    def own_terms(self) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+        """See the base class."""
+        return None, self.bias
+
+    def weights(self) -> dict[str, torch.Tensor]:
+        """What the messages are made with, by the names of the program."""
+        return {"lin": self.lin.weight.t()}
+
+
+def _divide_by_degrees(edges: torch.Tensor, weight: torch.Tensor, count: int) -> torch.Tensor:
+    """Each weight, divided by the roots of the sums of weights that come to its edge's two ends."""
+    source, target = edges.long()
+    wide = weight.to(torch.promote_types(weight.dtype, torch.float32))  # a sum of many ones
+    degree = wide.new_zeros(count).index_add(0, target, wide)
+    is_zero = degree == 0  # then nothing is divided
+    share = torch.where(is_zero, 0.0, torch.where(is_zero, 1.0, degree).rsqrt())
+    return (share[source] * share[target] * wide).to(weight.dtype)
 
 
 def _counts_loops(graph: Any, fill: float) -> bool:

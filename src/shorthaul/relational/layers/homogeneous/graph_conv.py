@@ -153,6 +153,16 @@ class GraphConv(HomogeneousConv):
             )
         return found
 
+    def message_values(
+        self,
+        edges: torch.Tensor,  # noqa: ARG002
+        values: torch.Tensor | None,
+        ends: tuple[torch.Tensor, torch.Tensor],  # noqa: ARG002
+    ) -> torch.Tensor:
+        """See the base class: a weight per edge."""
+        assert values is not None
+        return values.reshape(-1)
+
     def own_terms(self) -> tuple[torch.Tensor | None, torch.Tensor | None]:
         """See the base class."""
         return self.lin_root.weight, self.lin_rel.bias

@@ -145,8 +145,10 @@ class SAGEConv(HomogeneousConv):
 
     def message_function(self, *, is_weighted: bool) -> Any:
         """See the base class."""
-        if is_weighted or self.normalize or self.project:
-            return None
+        if is_weighted:
+            return "SAGEConv takes no values of edges"
+        if self.normalize or self.project:
+            return f"its layer has {'normalize' if self.normalize else 'project'}=True"
         if self.alone is None:
             self.alone = sage.compile(self.sizes, self.options, {"own", "bias"})
         return self.alone

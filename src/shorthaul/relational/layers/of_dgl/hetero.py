@@ -12,7 +12,7 @@ from torch import nn
 from shorthaul.errors import LayerArgumentError
 from shorthaul.jit.runtime import stay_alone_after_fork
 from shorthaul.relational.inputs.dgl_edges import find_edges
-from shorthaul.relational.layers.hetero import has_hooks
+from shorthaul.relational.layers.called import has_hooks
 from shorthaul.relational.layers.of_dgl.gat import DGLGATConv
 from shorthaul.relational.layers.of_dgl.graph_conv import DGLGraphConv
 from shorthaul.relational.layers.of_dgl.sage import DGLSAGEConv
