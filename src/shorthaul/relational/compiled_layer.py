@@ -43,6 +43,7 @@ from shorthaul.relational.runtime.arguments import (
 from shorthaul.relational.runtime.autograd import run_recorded
 from shorthaul.relational.runtime.dropout_seed import draw_seed
 from shorthaul.relational.runtime.torch_operator import name_function, record_call
+from shorthaul.relational.runtime.traced_graph import TracedGraph
 from shorthaul.relational.topology.block_graph import graph_of_block
 from shorthaul.relational.topology.device_topology import on_device
 from shorthaul.relational.topology.topology import Topology
@@ -254,7 +255,9 @@ class CompiledFunction:
         num_targets: int | None = None,
     ) -> Any:
         """Run on `graph`, whose targets are its first `num_targets` nodes."""
-        if torch.compiler.is_compiling() or count_dispatch_modes() > 0:
+        # A promise of a graph also comes here where torch.compile gave this function up, and not what read it.
+        is_promise = isinstance(graph, TracedGraph)
+        if is_promise or torch.compiler.is_compiling() or count_dispatch_modes() > 0:
             return record_call(self, graph, tensors, training, num_targets)
         program = self.program if training else self.evaluation_program
         block = graph if isinstance(graph, Block) else None

@@ -208,15 +208,15 @@ def _check(number, backend):
 
 
 def test_same_as_pyg_in_float64():
-    found = [_check(number, "reference") for number in range(25)]
+    found = [_check(number, "reference") for number in range(8)]
     several = [one for each in found for groups in each.values() for one in groups if len(one) > 1]
-    assert len(several) > 20
+    assert len(several) > 6
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(3000)
 def test_more_of_the_same():
-    for number in range(25, 250):
+    for number in range(8, 250):
         _check(number, "reference")
     for number in range(250, 265):
         _check(number, "auto")

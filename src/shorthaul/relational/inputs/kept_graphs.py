@@ -46,17 +46,23 @@ def keep_graph(
         if isinstance(each, RelationalGraph):
             each.require_unchanged()
     if any(isinstance(each, torch.Tensor) and each.is_inference() for each in owners):
-        return make()
+        return _make(make)
     key = (facts, *map(_identify, owners), id(held))
     found = _kept.get(key)
     if found is not None and all(each() is not None for each in found.owners):
         _kept.move_to_end(key)
         kept: Made = found.made
         return kept
-    made = make()
+    made = _make(make)
     _kept[key] = _Kept(tuple(weakref.ref(each) for each in owners), held, made)
     _make_room()
     return made
+
+
+def _make(make: Callable[[], Made]) -> Made:
+    # Inside `torch.func` transforms every new tensor is a wrapper without memory, which ends with them.
+    with torch._C._DisableFuncTorch():
+        return make()
 
 
 def _make_room() -> None:

@@ -210,7 +210,8 @@ class GCNConv(HomogeneousConv):
         def make() -> torch.Tensor:
             with torch.inference_mode(False):  # they are kept for calls that train, too
                 given = replace_loops(edges, count) if self.add_self_loops else edges
-                return _divide_by_degrees(given, rows.new_ones(given.shape[1]), count)
+                ones = torch.ones(given.shape[1], dtype=rows.dtype, device=rows.device)
+                return _divide_by_degrees(given, ones, count)
 
         return keep_graph(("degrees", count, self.add_self_loops, rows.dtype), [edges], make)
 
