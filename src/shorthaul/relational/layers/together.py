@@ -52,8 +52,8 @@ class Call(NamedTuple):
     @property
     def given(self) -> dict[str | int, Any]:
         """What else than features and edges is there, by place or name."""
-        more: dict[str | int, Any] = {**dict(enumerate(self.arguments[2:])), **self.named}
-        return {name: value for name, value in more.items() if value is not None}
+        more = [*enumerate(self.arguments[2:]), *self.named.items()]
+        return {name: value for name, value in more if value is not None}
 
     @property
     def edge_values(self) -> torch.Tensor | None:

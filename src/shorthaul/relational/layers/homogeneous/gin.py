@@ -165,7 +165,7 @@ class GINConv(HomogeneousConv):
 
     def weights(self) -> dict[str, torch.Tensor]:
         """What the messages are made with, by the names of the program."""
-        found = {"eps": self.eps}
+        found: dict[str, torch.Tensor] = {"eps": self.eps}
         for number, each in enumerate(self._read_network().maps, start=1):
             found[f"map_{number}"] = each.weight.t()
             if each.bias is not None:

@@ -70,7 +70,8 @@ def read_network(module: nn.Module) -> Network | str:
         if (kind.__module__.partition(".")[0], kind.__name__) in _LINEAR:
             linear: Any = each
             maps.append(linear)
-            steps.append(Map(*reversed(linear.weight.shape), linear.bias is not None))
+            out, width = linear.weight.shape
+            steps.append(Map(width, out, linear.bias is not None))
         elif isinstance(each, nn.Dropout) and (each.p == 0 or not each.training):
             continue
         elif kind in _ACTIVATIONS and not _has_options(each):
