@@ -10,7 +10,7 @@ from torch import nn
 
 from shorthaul.explain import explain
 from shorthaul.relational import accelerate
-from shorthaul.relational.layers.to_hetero import RelationConvs
+from shorthaul.relational.layers.heterogeneous.to_hetero import RelationConvs
 from tests.relational.layers import comparing
 
 pytest.importorskip("torch_geometric.nn")

@@ -18,7 +18,7 @@ from torch.nn.parameter import UninitializedParameter
 from shorthaul.module_swap import Swap, swap_class
 from shorthaul.relational.interop.joined_calls import GraphChange
 from shorthaul.relational.interop.known_layers import CannotSwapError, NotYetError, make_ours
-from shorthaul.relational.layers.to_hetero import RelationConvs
+from shorthaul.relational.layers.heterogeneous.to_hetero import RelationConvs
 from shorthaul.report_table import layer_table
 
 _PACKAGES = {"torch_geometric": "PyG", "dgl": "DGL"}

@@ -29,9 +29,9 @@ from torch.fx import Graph, GraphModule, Node
 from shorthaul.module_swap import Swap, swap_class
 from shorthaul.relational.inputs.parts import Types
 from shorthaul.relational.interop.known_layers import CannotSwapError
+from shorthaul.relational.layers.heterogeneous.to_hetero import RelationConvs, name_relation
+from shorthaul.relational.layers.heterogeneous.together import Programs
 from shorthaul.relational.layers.homogeneous.base import HomogeneousConv
-from shorthaul.relational.layers.to_hetero import RelationConvs, name_relation
-from shorthaul.relational.layers.together import Programs
 
 
 @dataclass(frozen=True)

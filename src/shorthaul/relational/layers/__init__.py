@@ -4,7 +4,7 @@ from shorthaul.relational.inputs.traced import register_builders
 from shorthaul.relational.layers.compgcn import CompGCNConv
 from shorthaul.relational.layers.dgl_hgt import DGLHGTConv
 from shorthaul.relational.layers.han import HANConv
-from shorthaul.relational.layers.hetero import HeteroConv
+from shorthaul.relational.layers.heterogeneous.hetero import HeteroConv
 from shorthaul.relational.layers.hgt import HGTConv
 from shorthaul.relational.layers.homogeneous.gat import GATConv
 from shorthaul.relational.layers.homogeneous.gatv2 import GATv2Conv

@@ -10,7 +10,7 @@ from torch import nn
 from shorthaul.errors import LayerArgumentError
 from shorthaul.jit.runtime import stay_alone_after_fork
 from shorthaul.relational.inputs.parts import Types
-from shorthaul.relational.layers.together import (
+from shorthaul.relational.layers.heterogeneous.together import (
     AGGREGATIONS,
     Call,
     Programs,

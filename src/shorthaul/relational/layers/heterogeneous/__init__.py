@@ -1,0 +1,1 @@
+"""Layers with a layer for each relation, whose relations are computed together."""
