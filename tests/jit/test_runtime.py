@@ -13,6 +13,7 @@ import hypothesis
 import pytest
 import torch
 from hypothesis import strategies as st
+from torch._dynamo.testing import CompileCounter
 
 from shorthaul import fallbacks
 from shorthaul.fallbacks import taken_fallbacks
@@ -191,6 +192,22 @@ def test_operators_of_a_forked_child_stay_on_its_thread_from_the_first_call_on()
     for check in (is_alone, is_alone_in_a_child_of_its_own, obeys_what_is_set_after):
         assert in_forked_child(check) == 0, check.__name__
     assert torch.get_num_threads() == 2
+
+
+@forks
+def test_graphs_that_were_compiled_before_a_fork_serve_after_it() -> None:
+    def add(x: torch.Tensor) -> torch.Tensor:
+        stay_alone_after_fork()
+        return x + 1
+
+    counter = CompileCounter()
+    compiled = torch.compile(add, fullgraph=True, backend=counter)
+
+    def is_served() -> bool:
+        return compiled(torch.ones(3)).tolist() == [2.0] * 3 and counter.frame_count == 1
+
+    assert is_served()
+    assert in_forked_child(is_served) == 0
 
 
 # ---- parallel.h

@@ -82,16 +82,20 @@ os.register_at_fork(after_in_child=_note_fork)
 def stay_alone_after_fork() -> None:
     """In a forked child: kernels and PyTorch's operators keep to their caller's thread from now on.
 
-    Nothing elsewhere, nor while a graph is traced: its kernels ask when they run. A child that sets
-    PyTorch's number of threads after its first call is obeyed for PyTorch's operators.
+    Nothing elsewhere. A child that sets PyTorch's number of threads after its first call is obeyed for
+    PyTorch's operators.
     """
     global _is_alone
-    if _is_alone or not _is_forked_child or torch.compiler.is_compiling():
+    if _is_alone or not _is_forked_child:
         return
     _is_alone = True
     if torch.get_num_threads() > 1:
         _tell_of_fork()
         torch.set_num_threads(1)
+
+
+# A graph that was compiled before the fork is not compiled again after it: its kernels ask when they run.
+torch.compiler.assume_constant_result(stay_alone_after_fork)  # type: ignore[no-untyped-call]
 
 
 def _tell_of_fork() -> None:
