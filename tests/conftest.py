@@ -20,11 +20,19 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ["CUDA_VISIBLE_DEVICES"] = ""  # before CUDA starts, and for every child
 
 
+SLOW_SECONDS = 1200  # that a slow test may take, unless it says otherwise
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Names are the same in every process: workers that run tests beside each other compare them."""
+    """Names are the same in every process, which workers compare, and slow tests have time.
+
+    A test that takes too long ends its worker, and with it every test that was still to come there.
+    """
     for each in items:
         if " at 0x" in each.nodeid:
             raise pytest.UsageError(f"{each.nodeid} has an address in its name: give it ids")
+        if each.get_closest_marker("slow") and not each.get_closest_marker("timeout"):
+            each.add_marker(pytest.mark.timeout(SLOW_SECONDS))
 
 
 @pytest.fixture(autouse=True)

@@ -225,6 +225,7 @@ def test_steps_in_any_order(machine):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 @pytest.mark.parametrize("machine", [OffloadMachine, KeepingMachine])
 def test_many_steps_in_any_order(machine):
