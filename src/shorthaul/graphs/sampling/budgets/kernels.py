@@ -143,7 +143,7 @@ def emit_budgets(dtype: torch.dtype) -> CppSource:
 def _emit_on_rows(dtype: torch.dtype) -> tuple[Function, ...]:
     """What goes through rows of the graph."""
     number = functools.partial(NumberArgument, type="int64")
-    rows = (
+    rows: tuple[TensorArgument | NumberArgument, ...] = (
         NumberArgument("sampler", "address"),
         *(
             TensorArgument(name, torch.int64, ("row_count",))
