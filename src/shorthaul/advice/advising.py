@@ -11,7 +11,7 @@ import torch
 from shorthaul.advice.advice import Advice
 from shorthaul.advice.changes import Search
 from shorthaul.advice.watching.measurement import Loss, Measured, measure
-from shorthaul.advice.watching.memory_shares import estimate_coming_state_bytes
+from shorthaul.advice.watching.memory_shares import Optimizers, estimate_coming_bytes
 from shorthaul.advice.watching.observation import ACTIVATIONS, GRADIENTS, TEMPORARIES, by_prefix
 
 
@@ -20,7 +20,7 @@ def advise(
     batch: Any,
     *,
     loss: Loss = None,
-    optimizer: torch.optim.Optimizer | None = None,
+    optimizer: Optimizers = None,
     directory: str | os.PathLike[str] | None = None,
     trials: bool = True,
 ) -> Advice:
@@ -40,7 +40,7 @@ def advise(
         batch: A tensor, a tuple of positional or a mapping of named arguments.
         loss: A function of the output; None (default) takes the output's own `loss`, else the sum
             of its tensors.
-        optimizer: Whose states are to come (default None: none are counted).
+        optimizer: Whose states are to come; one or several (default None: none are counted).
         directory: A directory on a disk, for offloading; None (default) takes the scratch setting.
         trials: Also try what can only be measured: convolutions and graph layers replaced,
             micro-batches, bfloat16 (default True). Each takes a few steps.
@@ -72,7 +72,7 @@ def advise(
     )
 
 
-def _where_it_goes(measured: Measured, optimizer: torch.optim.Optimizer | None) -> dict[str, int]:
+def _where_it_goes(measured: Measured, optimizer: Optimizers) -> dict[str, int]:
     """The resident memory of the process at the peak of the step, by what for."""
     parts: dict[str, int] = {"resident before the step": measured.step.before_bytes}
     names = {
@@ -83,6 +83,5 @@ def _where_it_goes(measured: Measured, optimizer: torch.optim.Optimizer | None) 
     for owner, size in measured.memory.at_peak().items():
         parts[names[owner.kind]] = parts.get(names[owner.kind], 0) + size
     parts["outside of tensors: work space, allocator"] = measured.outside_bytes
-    if optimizer is not None:
-        parts["optimizer states to come"] = estimate_coming_state_bytes(optimizer)
+    parts["optimizer states to come"] = estimate_coming_bytes(optimizer)
     return {what: size for what, size in parts.items() if size}

@@ -21,6 +21,7 @@ import torch
 from shorthaul.advice.advice import Change
 from shorthaul.advice.blocks import Blocks, find_blocks
 from shorthaul.advice.watching.batches import count_samples, split_batch
+from shorthaul.advice.watching.followed_loss import FollowedLoss
 from shorthaul.advice.watching.measurement import (
     Loss,
     Measured,
@@ -236,6 +237,9 @@ class Search:
     def _try_micro_batches(self) -> Iterator[Change]:
         samples = count_samples(self.batch)
         if samples is None or samples < 2 or samples % 2:
+            return
+        if isinstance(self.loss, FollowedLoss):
+            self.notes.append("micro batches: the script's loss is known for a whole batch alone")
             return
         step = self._trial(self.model, split_batch(self.batch, 2))
         yield Change(

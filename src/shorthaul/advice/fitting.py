@@ -27,7 +27,7 @@ from shorthaul.advice.fit import Fit, Needs, estimate_needs
 from shorthaul.advice.watching.batches import count_samples, split_batch
 from shorthaul.advice.watching.dry import dry_step
 from shorthaul.advice.watching.measurement import Loss, observe_step, time_steps
-from shorthaul.advice.watching.memory_shares import estimate_coming_state_bytes
+from shorthaul.advice.watching.memory_shares import Optimizers, estimate_coming_bytes
 from shorthaul.advice.watching.observation import ACTIVATIONS, StepMemory
 from shorthaul.advice.watching.printed_lines import write_micro_batches
 from shorthaul.advice.watching.undisturbed import undisturbed
@@ -77,7 +77,7 @@ def fit(
     *,
     memory: int | str,
     loss: Loss = None,
-    optimizer: torch.optim.Optimizer | None = None,
+    optimizer: Optimizers = None,
     directory: str | os.PathLike[str] | None = None,
     micro_batches: Sequence[int] = _MICRO_BATCHES,
     dry: bool = False,
@@ -98,7 +98,7 @@ def fit(
         memory: What the whole process may have, such as `"8GiB"`.
         loss: A function of the output; None (default) takes the output's own `loss`, else the sum
             of its tensors. With micro-batches it is one that can be summed over them.
-        optimizer: Whose states count (default None: none are counted).
+        optimizer: Whose states count; one or several (default None: none are counted).
         directory: A directory on a disk; None (default) takes the scratch setting.
         micro_batches: In how many equal parts the batch may be cut (default 1, 2, 4, 8 and 16).
         dry: Run nothing, and say from shapes alone what each configuration needs; the model may lie
@@ -111,7 +111,7 @@ def fit(
         for each in sorted(set(micro_batches))
         if each == 1 or (samples and samples % each == 0)
     ]
-    coming_bytes = 0 if optimizer is None else estimate_coming_state_bytes(optimizer)
+    coming_bytes = estimate_coming_bytes(optimizer)
     if dry:
         return estimate_needs(model, batch, loss, parts, memory_bytes, coming_bytes)
     fitting = _Fitting(model, batch, loss, directory, memory_bytes, coming_bytes)

@@ -32,6 +32,7 @@ from shorthaul.offload import ActivationOffload, offload_activations
 
 if TYPE_CHECKING:  # only where they are asked for
     from shorthaul.conv import ReplacedLayer, ReplacementReport
+    from shorthaul.integrations.script_questions import ScriptQuestion
     from shorthaul.relational.interop.accelerate import AccelerationReport
 
 _CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
@@ -73,10 +74,11 @@ class _Known:
 
 
 class _Inside(threading.local):
-    """Whether a thread is inside of an outermost module's call."""
+    """Whether a thread is inside of an outermost module's call, or of a backward pass."""
 
     def __init__(self) -> None:
         self.is_inside = False
+        self.is_backward = False
 
 
 class ScriptModels:
@@ -90,6 +92,11 @@ class ScriptModels:
         self.timeline = ScriptTimeline() if has_report else None
         self.step_reports = StepReports.make(wishes.steps_path if has_report else None, None)
         self._steps = 0
+        self.question: ScriptQuestion | None = None
+        if wishes.question is not None:
+            from shorthaul.integrations.script_questions import ScriptQuestion
+
+            self.question = ScriptQuestion(wishes)
         self.is_answered = False  # the question, where one was asked
         self.offload: ActivationOffload | None = None
         self.shares: MemoryShares | None = None
@@ -114,11 +121,17 @@ class ScriptModels:
 
         @functools.wraps(backward)
         def watched_backward(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+            if self._inside.is_backward:  # called again by PyTorch, for a mode that is on
+                return backward(tensor, *args, **kwargs)
             self.backward_passes += 1
+            if self.question is not None:
+                self.question.note_backward(tensor, args[0] if args else kwargs.get("gradient"))
+            self._inside.is_backward = True
             try:
                 with self._explaining():
                     return backward(tensor, *args, **kwargs)
             finally:
+                self._inside.is_backward = False
                 if self.timeline is not None:
                     self.timeline.end_backward()
 
@@ -165,8 +178,13 @@ class ScriptModels:
             if not (getattr(module, "training", False) and torch.is_grad_enabled()):
                 return call(module, *args, **kwargs)
             # A loss, or a part that is not trained, is no model.
-            if self._is_trained(module):
+            is_trained = self._is_trained(module)
+            if is_trained:
                 self._begin_step(known, module, args, kwargs)
+            if self.question is not None and is_trained:
+                output = call(module, *args, **kwargs)
+                self.question.note_output(module, output)
+                return output
             if self.offload is None:
                 return call(module, *args, **kwargs)
             with self._explaining(), self.offload:
@@ -182,8 +200,8 @@ class ScriptModels:
             self._tell(known)
             if self.wishes.offloads and self.offload is None:
                 self._open_offload(module)
-        elif self.wishes.question is not None:
-            self._answer(module, args, kwargs)
+        if self.question is not None and self.question.is_ripe(module):
+            self._answer(self.question, module, args, kwargs)
         if self.timeline is not None:
             self.timeline.begin_step(module)
         self._steps += 1
@@ -201,13 +219,18 @@ class ScriptModels:
     def _is_trained(self, module: nn.Module) -> bool:
         return any(each.requires_grad for each in module.parameters())
 
-    def _answer(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        from shorthaul.integrations.script_questions import answer
-
+    def _answer(
+        self,
+        question: ScriptQuestion,
+        module: nn.Module,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> None:
         self.is_answered = True
         self.uninstall()  # the steps that follow are ours
+        code = question.answer(module, args, kwargs, find_optimizers(module))
         # Scripts go on after exceptions that they know nothing of, so none of ours gets there.
-        raise SystemExit(answer(self.wishes, module, args, kwargs))
+        raise SystemExit(code)
 
     @contextlib.contextmanager
     def _explaining(self) -> Iterator[None]:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:  # it needs torch
     from shorthaul.integrations.script_models import ScriptModels
 
 
-_UNANSWERED = "the script ended before a model was called a second time in training"
+_UNANSWERED = "the script ended before a model was called in training after a backward pass"
 
 
 def begin() -> None:

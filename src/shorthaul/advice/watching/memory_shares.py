@@ -14,7 +14,7 @@ from __future__ import annotations
 import contextlib
 import copy
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -123,6 +123,17 @@ def _unwrap(optimizer: Any) -> Any:
 
 def _trained_by(optimizer: Any) -> list[torch.Tensor]:
     return [each for group in _unwrap(optimizer).param_groups for each in group["params"]]
+
+
+Optimizers = torch.optim.Optimizer | Sequence[torch.optim.Optimizer] | None
+
+
+def estimate_coming_bytes(optimizers: Optimizers) -> int:
+    """Bytes of state that the first step of one optimizer, of several or of none will make."""
+    if optimizers is None:
+        return 0
+    several = optimizers if isinstance(optimizers, Sequence) else (optimizers,)
+    return sum(estimate_coming_state_bytes(each) for each in several)
 
 
 def estimate_coming_state_bytes(optimizer: Any) -> int:
