@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import logging
+from pathlib import Path
+
 import pytest
 
-from shorthaul.jit.compiling.progress import progress_on_terminal
+from shorthaul.jit.compiling.progress import announce_compiling, progress_on_terminal
+from shorthaul.jit.kernel_cache import CacheEntry
 from shorthaul.settings import settings
 
 
@@ -21,3 +25,29 @@ def test_a_bar_is_shown_where_it_is_wanted(
     said = capfd.readouterr()
     assert ("compiling" in said.err) == is_shown
     assert said.out == ""
+
+
+class Kept:
+    """A cache whose kernels took so long."""
+
+    def __init__(self, *seconds: float) -> None:
+        self.kernels = tuple(
+            CacheEntry("kernel", "0", Path(), 0, "0", 0.0, compile_seconds=each) for each in seconds
+        )
+
+    def entries(self) -> tuple[CacheEntry, ...]:
+        return self.kernels
+
+
+@pytest.mark.parametrize(
+    ("seconds", "kernels", "said"),
+    [
+        ((), 1, ["compiling 1 kernel, once"]),
+        ((1.0, 4.0, 9.0), 10, ["compiling 10 kernels, about 20.0 s, once"]),
+        ((0.1,), 3, []),
+    ],
+)
+def test_how_long_kernels_take_is_told_by_those_that_are_there(seconds, kernels, said, caplog):
+    with settings.override(compilers=2), caplog.at_level(logging.INFO, "shorthaul"):
+        announce_compiling(kernels, Kept(*seconds))  # type: ignore[arg-type]
+    assert caplog.messages == said

@@ -21,6 +21,7 @@ import torch
 from shorthaul.errors import KernelPendingError
 from shorthaul.fallbacks import note_fallback
 from shorthaul.jit.compiling.pool import Job, compilers
+from shorthaul.jit.compiling.progress import announce_compiling, progress_on_terminal
 from shorthaul.jit.kernel import Kernel, find_kernel, find_loaded, kernel_key, load_kernel
 from shorthaul.jit.kernel_cache import KernelCache
 from shorthaul.jit.source import CppSource
@@ -203,8 +204,13 @@ def load_plans(plans: Sequence[Callable[[], object]]) -> None:
     Args:
         plans: Functions that load kernels, and do nothing else.
     """
-    for job in _gather(plans, "gather")[1]:
-        job.wait()
+    jobs = list(dict.fromkeys(_gather(plans, "gather")[1]))
+    if jobs:
+        announce_compiling(len(jobs))
+        with progress_on_terminal() as show:
+            for done, job in enumerate(jobs):
+                show("compiling", done, len(jobs))
+                job.wait()
     with compiling("wait"):  # what did not compile is an error here
         for plan in plans:
             plan()
@@ -246,7 +252,9 @@ def wait_for_compilers(on_progress: Callable[[int, int], None] | None = None) ->
     Args:
         on_progress: Called with how many kernels have ended, and of how many; None by default.
     """
-    waited: dict[Job, None] = {}
+    waited: dict[Job, None] = dict.fromkeys(compilers.under_way())
+    if waited:
+        announce_compiling(len(waited))
     while True:
         waited |= dict.fromkeys(compilers.under_way())
         left = [each for each in waited if not each.is_done]
