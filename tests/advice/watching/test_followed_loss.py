@@ -36,7 +36,9 @@ def masked(model: nn.Module, output: torch.Tensor) -> torch.Tensor:
 
 
 def with_penalty(model: nn.Module, output: torch.Tensor) -> torch.Tensor:
-    return nn.CrossEntropyLoss()(output, LABELS) + 0.1 * sum(p.square().sum() for p in model.parameters())  # type: ignore[return-value]
+    return nn.CrossEntropyLoss()(output, LABELS) + 0.1 * sum(
+        p.square().sum() for p in model.parameters()
+    )  # type: ignore[return-value]
 
 
 def of_two_calls(model: nn.Module, output: torch.Tensor) -> torch.Tensor:

@@ -102,13 +102,14 @@ class LossFollower(TorchFunctionMode):
 
     def follow(self) -> LossFollower:
         """Begin, without a block."""
-        return self.__enter__()
+        self.__enter__()  # type: ignore[no-untyped-call]
+        return self
 
     def stop(self) -> None:
         """Note nothing more."""
         self._is_on = False
         self._held, self._numbers, self._calls = [], {}, []
-        if _get_current_function_mode() is self:
+        if _get_current_function_mode() is self:  # type: ignore[no-untyped-call]
             self.__exit__(None, None, None)
 
     def __torch_function__(
@@ -141,7 +142,8 @@ class LossFollower(TorchFunctionMode):
         self._calls.append(
             _Call(
                 function,
-                *noted,
+                noted[0],
+                noted[1],
                 tuple(numbers),
                 torch.is_grad_enabled(),
                 torch.get_autocast_dtype(device) if is_autocast else None,

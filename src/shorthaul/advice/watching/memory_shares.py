@@ -130,10 +130,34 @@ Optimizers = torch.optim.Optimizer | Sequence[torch.optim.Optimizer] | None
 
 def estimate_coming_bytes(optimizers: Optimizers) -> int:
     """Bytes of state that the first step of one optimizer, of several or of none will make."""
+    return sum(estimate_coming_state_bytes(each) for each in _listed(optimizers))
+
+
+def find_states(optimizers: Optimizers) -> list[torch.Tensor]:
+    """The tensors that optimizers hold already."""
+    return [
+        value
+        for each in _listed(optimizers)
+        for state in _unwrap(each).state.values()
+        for value in state.values()
+        if isinstance(value, torch.Tensor)
+    ]
+
+
+def count_bytes(tensors: Iterable[torch.Tensor]) -> int:
+    """Bytes of the storages that tensors lie in, each counted once."""
+    storages = {}
+    for each in tensors:
+        if each.layout is torch.strided:
+            storage = each.untyped_storage()
+            storages[storage._cdata] = storage.nbytes()
+    return sum(storages.values())
+
+
+def _listed(optimizers: Optimizers) -> Sequence[torch.optim.Optimizer]:
     if optimizers is None:
-        return 0
-    several = optimizers if isinstance(optimizers, Sequence) else (optimizers,)
-    return sum(estimate_coming_state_bytes(each) for each in several)
+        return ()
+    return optimizers if isinstance(optimizers, Sequence) else (optimizers,)
 
 
 def estimate_coming_state_bytes(optimizer: Any) -> int:

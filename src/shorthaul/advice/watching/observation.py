@@ -27,6 +27,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 # What a storage turned out to be for.
 ACTIVATIONS, GRADIENTS, TEMPORARIES = "activations", "gradients", "temporaries"
+GATHER, CONVOLUTION = "gather", "convolution"
 
 
 @dataclass(frozen=True, order=True)
@@ -35,6 +36,7 @@ class Owner:
 
     kind: str
     module: str  # the innermost that was running, "" for none
+    operation: str = ""  # "gather" for rows picked by ids, "convolution"; "" for any other
 
 
 @dataclass(frozen=True)
@@ -88,6 +90,7 @@ class SavedStorage:
 class _Storage:
     size_bytes: int
     module: str
+    operation: str
     made: float
     made_at: int
     saved_at: int | None = None
@@ -146,7 +149,7 @@ class Observer:
         changes: list[tuple[float, int, int]] = []
         for each in self._storages:
             kind = TEMPORARIES if each.saved_at is None else ACTIVATIONS
-            owner = Owner(GRADIENTS if each.is_gradient else kind, each.module)
+            owner = Owner(GRADIENTS if each.is_gradient else kind, each.module, each.operation)
             index = owners.setdefault(owner, len(owners))
             changes.append((each.made - self._began, index, each.size_bytes))
             if each.freed is not None:
@@ -160,14 +163,14 @@ class Observer:
         ordered = sorted(changes, key=lambda change: (change[0], change[2]))
         return StepMemory(tuple(owners), tuple(ordered), saved)
 
-    def note(self, result: Any) -> None:
+    def note(self, operator: Any, result: Any) -> None:
         """Take note of what an operator returned."""
         self._operators += 1
         for each in pytree.tree_leaves(result):
             if isinstance(each, torch.Tensor) and each.layout is torch.strided:
-                self._find(each)
+                self._find(each, operator)
 
-    def _find(self, tensor: torch.Tensor) -> _Storage | None:
+    def _find(self, tensor: torch.Tensor, operator: Any) -> _Storage | None:
         storage = tensor.untyped_storage()
         key = storage._cdata
         if key in self._before:
@@ -175,7 +178,8 @@ class Observer:
         found = self._living.get(key)
         if found is None:
             module = self._stack[-1][0] if self._stack else ""
-            found = _Storage(storage.nbytes(), module, self.clock(), self._operators)
+            operation = _name_operation(operator)
+            found = _Storage(storage.nbytes(), module, operation, self.clock(), self._operators)
             self._living[key] = found
             self._storages.append(found)
             weakref.finalize(storage, self._forget, key, found).atexit = False
@@ -212,6 +216,16 @@ class Observer:
         return leave
 
 
+_GATHERS = ("embedding", "gather", "index", "index_select", "take", "gather_rows")
+
+
+def _name_operation(operator: Any) -> str:
+    name = str(getattr(operator, "_opname", "")).removeprefix("_")
+    if "conv" in name:
+        return CONVOLUTION
+    return GATHER if name in _GATHERS else ""
+
+
 class _Watching(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __init__(self, observer: Observer) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -221,7 +235,7 @@ class _Watching(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self, operator: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
         result = operator(*args, **(kwargs or {}))
-        self._observer.note(result)
+        self._observer.note(operator, result)
         return result
 
 
