@@ -11,6 +11,7 @@ import pytest
 from shorthaul import errors
 from shorthaul.errors import (
     ActivationLostError,
+    BlockChangedError,
     BufferBudgetError,
     CacheOwnershipError,
     CapturedDropoutError,
@@ -235,6 +236,13 @@ GOLDEN: dict[ShorthaulError, str] = {
         "  resident now 512.0 MiB, gradients 256.0 MiB, activations needed at once 0 B; a tenth of it "
         "is for temporaries.\n"
         "  Raise `memory` to 2,147,483,648 or more, or lower the batch size."
+    ),
+    BlockChangedError("h.3"): (
+        "the block h.3 cannot be computed again: its parameters or buffers are not what they were in "
+        "the forward pass.\n"
+        "  No gradient was made from it. Change them after the backward pass, or have nothing computed "
+        "again:\n"
+        "  `shorthaul run --no-recompute`, `ShorthaulCallback(recompute=False)`."
     ),
     NoFitError(2**20, 2**21, "with 2 micro-batches", {"gradients": 2**19, "work space": 0}): (
         "no plan fits 1.0 MiB (1,048,576 bytes) of memory: the least that was found is 2.0 MiB "

@@ -15,7 +15,9 @@ import pytest
 import torch
 
 import shorthaul as sh
+from shorthaul.advice.watching.memory_shares import MemoryShares
 from shorthaul.errors import PlanError, ProcessMemoryError
+from shorthaul.storage import ThreadEngine, ThrottledEngine
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of other people's libraries
 
@@ -136,6 +138,26 @@ def test_losses_and_weights_are_bit_equal(transformers, tmp_path, given) -> None
     assert callback.steps == 4 * given.get("gradient_accumulation_steps", 1)
     assert count_hooks(plain) == count_hooks(ours)  # checkpointing leaves one of its own
     assert "training_step" not in vars(ours)
+
+
+def test_under_a_memory_limit_blocks_are_computed_again_bit_for_bit(
+    transformers, tmp_path, caplog, monkeypatch
+) -> None:
+    plain = make_trainer(transformers, tmp_path / "plain")
+    plain.train()
+    monkeypatch.setattr(MemoryShares, "require_budget", lambda _: 1400 * 1024)
+    caplog.set_level(logging.INFO, "shorthaul")
+    callback = make_callback(
+        tmp_path, memory="64GiB", engine=lambda: ThrottledEngine(ThreadEngine(), 5e6)
+    )
+    ours = make_trainer(transformers, tmp_path / "ours", callback)
+    ours.train()
+    require_same_training(plain, ours)
+    (planned,) = (each for each in caplog.messages if each.startswith("plan: "))
+    assert "blocks again" in planned  # the disk is slow
+    assert any(each.startswith("measured: ") for each in caplog.messages)
+    assert is_plain(ours)
+    assert all("forward" not in vars(each) for each in ours.model.modules())
 
 
 def test_the_trainer_logs_and_reports_the_metrics(transformers, tmp_path, caplog) -> None:

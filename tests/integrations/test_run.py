@@ -200,11 +200,45 @@ def test_training_is_bit_equal_and_the_report_is_json(tmp_path: Path) -> None:
     # In its first step, in which no plan is known, everything leaves.
     assert told["offload"]["counts"]["offloaded"] >= 3
     assert told["offload"]["counts"]["peak_live_bytes"] <= told["memory"]["budget_bytes"]
+    plan = told["plan"]  # of the second step on: all of it fits
+    assert plan["kept_bytes"] == plan["all_kept_bytes"] > 0
+    assert (plan["offloaded_bytes"], plan["recomputed_blocks"]) == (0, 0)
+    assert plan["measured_seconds"] > 0
+    assert "  plan: keep " in ours.stderr
+    assert "  expected: " in ours.stderr
     assert told["written_bytes"] >= told["offload"]["counts"]["written_bytes"] > 0
     assert told["disk_trial_bytes"] > 0
     assert told["peak_resident_bytes"] > 0
     assert ours.stderr.startswith("shorthaul run: Sequential: activations offloaded\n")
     assert all(len(line) <= 80 for line in ours.stderr.splitlines())
+
+
+BLOCKS = """
+import torch
+from torch import nn
+
+torch.set_num_threads(1)
+torch.manual_seed(0)
+layers = [nn.Sequential(nn.Linear(64, 64), nn.Tanh(), EXTRA) for _ in range(4)]
+model = nn.Sequential(*layers)
+for step in range(3):
+    model(torch.randn(256, 64)).square().mean().backward()
+print(sum(each.grad.double().sum().item() for each in model.parameters()))
+"""
+
+
+@pytest.mark.parametrize("extra", ["nn.Dropout(0.1)", "nn.BatchNorm1d(64)"])
+def test_blocks_that_are_not_computed_again_are_named_with_the_reason(tmp_path, extra) -> None:
+    script, report = tmp_path / "script.py", tmp_path / "out.json"
+    script.write_text(BLOCKS.replace("EXTRA", extra))
+    words = ("--memory", "64GiB", "--offload", str(tmp_path), "--report", str(report), str(script))
+    plain, ours = python(str(script)), python(*RUN, *words)
+    assert (plain.stdout, ours.returncode) == (ours.stdout, 0), ours.stderr
+    (model,) = json.loads(report.read_text())["models"]
+    reason = "not computed again: BatchNorm1d counts its batches"
+    expected = dict.fromkeys("0123", reason) if "Norm" in extra else {}
+    assert model["left"] == expected
+    assert ("left 0 and 3 more: not computed again" in ours.stderr) == bool(expected)
 
 
 def test_what_had_not_to_leave_is_not_said_to_be_offloaded(tmp_path: Path) -> None:

@@ -19,7 +19,8 @@ from typing import Any
 import torch
 
 from shorthaul.advice.advice import Change
-from shorthaul.advice.blocks import Blocks, find_blocks
+from shorthaul.advice.blocks import Blocks
+from shorthaul.advice.holding.repeatable import find_repeatable_blocks
 from shorthaul.advice.watching.batches import count_samples, split_batch
 from shorthaul.advice.watching.followed_loss import FollowedLoss
 from shorthaul.advice.watching.measurement import (
@@ -121,7 +122,7 @@ class Search:
         yield from self._recomputations(plans, copying)
 
     def _recomputations(self, plans: list[Plan], copying: float) -> Iterator[Change]:
-        blocks = find_blocks(self.model)
+        blocks = find_repeatable_blocks(self.model)
         if blocks is None or not plans:
             return
         profile = self._profile_blocks(blocks)

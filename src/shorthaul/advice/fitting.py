@@ -21,9 +21,10 @@ from typing import Any
 
 import torch
 
-from shorthaul.advice.blocks import Blocks, find_blocks
+from shorthaul.advice.blocks import Blocks
 from shorthaul.advice.changes import measure_copying
 from shorthaul.advice.fit import Fit, Needs, estimate_needs
+from shorthaul.advice.holding.repeatable import find_repeatable_blocks
 from shorthaul.advice.watching.batches import count_samples, split_batch
 from shorthaul.advice.watching.dry import dry_step
 from shorthaul.advice.watching.measurement import Loss, observe_step, time_steps
@@ -148,7 +149,7 @@ class _Fitting:
         self.seen_bytes: dict[int, int] = {}
         self.disk_error: OffloadBudgetError | None = None
         self.samples = count_samples(batch)
-        self.blocks = find_blocks(model)
+        self.blocks = find_repeatable_blocks(model)
 
     # -- what could be done -------------------------------------------------------------------
 

@@ -41,6 +41,7 @@ from shorthaul.errors.kernels import (
 )
 from shorthaul.errors.offload import (
     ActivationLostError,
+    BlockChangedError,
     CodecError,
     EnduranceError,
     InPlaceChangeError,
@@ -106,6 +107,7 @@ from shorthaul.errors.tables import (
 
 __all__ = [
     "ActivationLostError",
+    "BlockChangedError",
     "BufferBudgetError",
     "CacheOwnershipError",
     "CancelledError",

@@ -137,6 +137,19 @@ class ActivationLostError(ShorthaulError, RuntimeError):
         )
 
 
+class BlockChangedError(ShorthaulError, RuntimeError):
+    """A block that is computed again has other parameters than in the forward pass."""
+
+    def __init__(self, block: str) -> None:
+        super().__init__(
+            f"the block {block} cannot be computed again: its parameters or buffers are not what they "
+            "were in the forward pass.\n"
+            "  No gradient was made from it. Change them after the backward pass, or have nothing "
+            "computed again:\n"
+            "  `shorthaul run --no-recompute`, `ShorthaulCallback(recompute=False)`."
+        )
+
+
 class InPlaceChangeError(ShorthaulError, RuntimeError):
     """A saved tensor was changed in place before the backward pass needed it."""
 

@@ -5,6 +5,7 @@ offload = offload_prepared(accelerator, memory="8GiB")
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable
 from types import TracebackType
@@ -40,7 +41,8 @@ def offload_prepared(
         directory: A directory on a disk; None (default) takes the scratch setting.
         report: A file to which a line of JSON is added now and then; None (default) for none.
         report_every: After how many steps; None (default) for 100.
-        knobs: Further arguments of `sh.offload_activations`.
+        knobs: `recompute=False` to have nothing computed again, and further arguments of
+            `sh.offload_activations`.
     """
     told = {"report": report, "report_every": report_every}
     prepared = PreparedOffload(accelerator, memory, directory, **told, **knobs)
@@ -60,7 +62,7 @@ class PreparedOffload(OffloadedTraining):
         self._models = torch.nn.ModuleList()
         self._optimizers: list[Any] = []
         self._undo: list[Callable[[], None]] = []
-        self._entered: list[Any] = []
+        self._entered: list[contextlib.ExitStack] = []
         self._ours: dict[str, Callable[..., Any]] = {}
         self._before: dict[str, Any] = {}  # what the accelerator itself had under these names
 
@@ -133,9 +135,11 @@ class PreparedOffload(OffloadedTraining):
     def __enter__(self) -> PreparedOffload:
         if self.offload is None and torch.is_grad_enabled():
             self.begin_training(self._models, self._optimizers)
-        entered = self.offload if torch.is_grad_enabled() else None
-        if entered is not None:
-            entered.__enter__()
+        entered = contextlib.ExitStack()
+        if self.offload is not None and torch.is_grad_enabled():
+            entered.enter_context(self.marked_blocks())
+            entered.enter_context(self.offload)
+            entered.callback(self.note_step)
         self._entered.append(entered)
         return self
 
@@ -145,7 +149,5 @@ class PreparedOffload(OffloadedTraining):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        entered = self._entered.pop() if self._entered else None
-        if entered is not None:
-            entered.__exit__(kind, error, trace)
-            self.note_step()
+        if self._entered:
+            self._entered.pop().__exit__(kind, error, trace)

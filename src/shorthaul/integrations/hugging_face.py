@@ -31,6 +31,8 @@ class ShorthaulCallback(OffloadedTraining, TrainerCallback):
         directory: A directory on a disk; None (default) takes the scratch setting.
         report: A file to which a line of JSON is added now and then; None (default) for none.
         report_every: After how many steps; None (default) for 100.
+        recompute: With `memory`, whether blocks that the model repeats may be computed again where
+            the plan finds that faster, and where that cannot change a gradient (default True).
         knobs: Further arguments of `sh.offload_activations`.
     """
 

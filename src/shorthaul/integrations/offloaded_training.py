@@ -6,14 +6,17 @@ an exception. Between two trainings nothing is open.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import torch
 
+from shorthaul.advice.holding.chosen_plan import ChosenPlan
+from shorthaul.advice.holding.repeated_blocks import RepeatedBlocks
 from shorthaul.advice.watching.memory_shares import MemoryShares, measure_shares
 from shorthaul.errors import PlanError
 from shorthaul.integrations.step_reports import StepReports
@@ -32,6 +35,8 @@ class OffloadedTraining:
         directory: A directory on a disk; None (default) takes the scratch setting.
         report: A file to which a line of JSON is added now and then; None (default) for none.
         report_every: After how many steps; None (default) for 100.
+        recompute: With `memory`, whether blocks that the model repeats may be computed again where
+            the plan finds that faster, and where that cannot change a gradient (default True).
         knobs: Further arguments of `sh.offload_activations`.
     """
 
@@ -42,6 +47,7 @@ class OffloadedTraining:
         *,
         report: str | os.PathLike[str] | None = None,
         report_every: int | None = None,
+        recompute: bool = True,
         **knobs: Any,
     ) -> None:
         if memory is not None and knobs.get("budget") is not None:
@@ -49,10 +55,11 @@ class OffloadedTraining:
                 "`memory` makes the budget: give one of `memory` and `budget`, not both."
             )
         self.memory_bytes = None if memory is None else parse_bytes(memory)
-        self.directory, self.knobs = directory, knobs
+        self.directory, self.knobs, self.recompute = directory, knobs, recompute
         self.reports = StepReports.make(report, report_every)
         self.offload: ActivationOffload | None = None
         self.shares: MemoryShares | None = None
+        self.blocks: RepeatedBlocks | None = None  # None where nothing may be computed again
         self.steps = 0  # training steps, each of one batch
 
     def begin_training(self, model: torch.nn.Module, optimizers: Iterable[Any]) -> None:
@@ -67,6 +74,7 @@ class OffloadedTraining:
         if self.memory_bytes is not None:
             self.shares = measure_shares(model, optimizers, self.memory_bytes)
             knobs["budget"] = self.shares.require_budget()
+            self.blocks = RepeatedBlocks(model) if self.recompute else None
         self.offload = offload_activations(self.directory, **knobs)
         self.steps = 0
 
@@ -80,10 +88,14 @@ class OffloadedTraining:
         """
         if self.offload is None:
             return step(*args, **kwargs)
-        with self.ending_on_error(), self.offload:
+        with self.ending_on_error(), self.marked_blocks(), self.offload:
             result = step(*args, **kwargs)
         self.note_step()
         return result
+
+    def marked_blocks(self) -> AbstractContextManager[None]:
+        """Inside, blocks may be computed again as the plan has it."""
+        return contextlib.nullcontext() if self.blocks is None else self.blocks.marked()
 
     def note_step(self) -> None:
         """Count a step, and write a report when it is time for one."""
@@ -113,9 +125,12 @@ class OffloadedTraining:
         offload, self.offload = self.offload, None
         if offload is None:
             return
-        report = offload.report()
+        report, plan = offload.report(), ChosenPlan.make(offload)
         offload.close()
+        self.blocks = None
         if self.steps:
             _log.info("%d training steps: %s", self.steps, report.summary())
+            for line in () if plan is None else plan.describe():
+                _log.info("%s", line)
         else:
             _log.warning("nothing was offloaded: training ended before its first step")

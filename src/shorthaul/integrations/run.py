@@ -27,6 +27,7 @@ class RunWishes:
     memory_bytes: int | None = None
     directory: str | None = None  # of offloaded activations
     offloads: bool = False
+    recomputes: bool = True  # blocks, with `memory_bytes`, where the plan finds that faster
     replaces_convs: bool = False
     accelerates: bool = False
     report: str | None = None  # a file

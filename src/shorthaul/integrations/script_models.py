@@ -22,6 +22,7 @@ import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
 
+from shorthaul.advice.holding.repeated_blocks import RepeatedBlocks
 from shorthaul.advice.watching.memory_shares import MemoryShares, measure_shares
 from shorthaul.allocator.freed_memory import freed_memory
 from shorthaul.errors import ShorthaulError
@@ -71,6 +72,7 @@ class _Known:
     module: weakref.ref[nn.Module]
     seen: SeenModel
     is_told: bool = False
+    blocks: RepeatedBlocks | None = None  # where some may be computed again
 
 
 class _Inside(threading.local):
@@ -159,6 +161,12 @@ class ScriptModels:
             for each in replaced.layers:
                 verb, what = _describe_choice(each)
                 (seen.changed if verb == "changed" else seen.left)[each.name] = what
+        for known in self._known.values():
+            if known.blocks is not None:
+                known.seen.left |= {
+                    name: f"not computed again: {why}"
+                    for name, why in known.blocks.note_left().items()
+                }
         for seen, accelerated in self._accelerated:
             seen.changed |= {
                 each.name: f"{each.was}, now {each.now}" for each in accelerated.swapped
@@ -187,7 +195,7 @@ class ScriptModels:
                 return output
             if self.offload is None:
                 return call(module, *args, **kwargs)
-            with self._explaining(), self.offload:
+            with self._explaining(), _marked(known.blocks), self.offload:
                 return call(module, *args, **kwargs)
         finally:
             self._inside.is_inside = False
@@ -200,6 +208,8 @@ class ScriptModels:
             self._tell(known)
             if self.wishes.offloads and self.offload is None:
                 self._open_offload(module)
+            if self.shares is not None and self.wishes.recomputes:
+                known.blocks = RepeatedBlocks(module)
         if self.question is not None and self.question.is_ripe(module):
             self._answer(self.question, module, args, kwargs)
         if self.timeline is not None:
@@ -271,6 +281,10 @@ class ScriptModels:
             self.shares = measure_shares(module, find_optimizers(), self.wishes.memory_bytes)
             budget_bytes = self.shares.require_budget()
         self.offload = offload_activations(self.wishes.directory, budget=budget_bytes)
+
+
+def _marked(blocks: RepeatedBlocks | None) -> contextlib.AbstractContextManager[None]:
+    return contextlib.nullcontext() if blocks is None else blocks.marked()
 
 
 def find_optimizers(module: nn.Module | None = None) -> list[torch.optim.Optimizer]:

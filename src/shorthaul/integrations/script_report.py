@@ -34,6 +34,7 @@ class ScriptReport:
     models: list[dict[str, Any]]
     memory: dict[str, int] | None  # its shares, where it made a budget
     offload: dict[str, Any] | None
+    plan: dict[str, Any] | None  # the last one, where one was made
     meter: dict[str, Any]
     resident: list[tuple[float, int]]  # over time, where the process was looked at
     step_seconds: list[float]  # from one training call to the next
@@ -47,6 +48,11 @@ class ScriptReport:
         if models is not None:
             models.note_choices()
         offload = None if models is None else models.offload
+        plan = None
+        if offload is not None:
+            from shorthaul.advice.holding.chosen_plan import ChosenPlan
+
+            plan = ChosenPlan.make(offload)
         shares = None if models is None else models.shares
         timeline = None if models is None else models.timeline
         return cls(
@@ -64,6 +70,7 @@ class ScriptReport:
             if shares is None
             else asdict(shares) | {"budget_bytes": shares.budget_bytes},
             offload=None if offload is None else offload.report().to_dict(),
+            plan=None if plan is None else plan.to_dict(),
             meter=counted.to_dict(),
             resident=[] if timeline is None else timeline.resident,
             step_seconds=[] if timeline is None else timeline.step_seconds,
@@ -101,6 +108,11 @@ class ScriptReport:
                 ("live activations", f"{live}, {format_bytes(counts['peak_saved_bytes'])} if kept")
             )
         lines = [self._verdict(), *(f"  {what:<22}{amount}" for what, amount in rows)]
+        if self.plan is not None:
+            from shorthaul.advice.holding.chosen_plan import ChosenPlan
+
+            for line in ChosenPlan(**self.plan).describe():
+                lines += _wrap(line)
         for model in self.models:
             for verb in ("changed", "left"):
                 for why, times in Counter(model[verb].values()).most_common():
@@ -127,9 +139,12 @@ class ScriptReport:
         if self.offload is None:
             return ["nothing to offload, as no model was trained"]
         counts = self.offload["counts"]
+        done = []
         if counts["offloaded"] or counts["kept_and_written"]:
-            return ["activations offloaded"]
-        return ["no activation had to leave memory"]
+            done.append("activations offloaded")
+        if counts["recomputed_regions"]:
+            done.append("blocks computed again")
+        return done or ["no activation had to leave memory"]
 
 
 def is_page(path: str) -> bool:

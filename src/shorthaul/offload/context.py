@@ -77,6 +77,7 @@ class ActivationOffload(contextlib.ContextDecorator):
             is_limited = wear.endurance.daily_bytes is not None
             self.packing = AutomaticPacking(self.measure_disk, is_wear_limited=is_limited)
         self.last_pass: ForwardPass | None = None  # the last one whose backward pass is over
+        self.last_pass_seconds = 0.0  # with what it waited for
         self.on_unwrap: list[Callable[[], None]] = []
         # Without the time spent waiting for the disk: plans are made from what the model itself takes.
         self._order = BackwardOrder(lambda: time.perf_counter() - store.counts.stall_seconds)
@@ -205,11 +206,12 @@ class ActivationOffload(contextlib.ContextDecorator):
         """A forward pass and its backward pass are over."""
         self.last_pass = finished
         self.policy.learn(finished)
+        stalled_seconds = self.store.counts.stall_seconds - self._stall_seconds_before
+        own_seconds = max(last for _, last in finished.used_at.values()) - finished.packed_at[0]
+        self.last_pass_seconds = own_seconds + stalled_seconds
         if self.packing is not None:
-            stalled_seconds = self.store.counts.stall_seconds - self._stall_seconds_before
-            own_seconds = max(last for _, last in finished.used_at.values()) - finished.packed_at[0]
             self.store.payloads.codec = self.packing.learn(
-                step_seconds=own_seconds + stalled_seconds, stall_seconds=stalled_seconds
+                step_seconds=self.last_pass_seconds, stall_seconds=stalled_seconds
             )
         self._stall_seconds_before = self.store.counts.stall_seconds
 

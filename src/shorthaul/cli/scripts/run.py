@@ -55,7 +55,8 @@ def require_report(path: Path) -> None:
     "memory_bytes",
     metavar="SIZE",
     callback=read_memory,
-    help="Offload activations so that the process (under torchrun, each rank) fits, such as 8GiB.",
+    help="Keep, offload or recompute activations, whichever is fastest, so that the process "
+    "(under torchrun, each rank) fits, such as 8GiB.",
 )
 @click.option(
     "--offload",
@@ -63,6 +64,7 @@ def require_report(path: Path) -> None:
     type=click.Path(exists=True, file_okay=False, writable=True, resolve_path=True),
     help="Offload activations to this directory; alone, all of them.",
 )
+@click.option("--no-recompute", is_flag=True, help="With --memory, compute nothing again.")
 @click.option("--replace-convs", is_flag=True, help="Compute convolutions by what is faster.")
 @click.option("--accelerate", is_flag=True, help="Compute PyG's and DGL's layers by shorthaul.")
 @click.option(
@@ -74,6 +76,7 @@ def require_report(path: Path) -> None:
 def run(
     memory_bytes: int | None,
     directory: str | None,
+    no_recompute: bool,
     replace_convs: bool,
     accelerate: bool,
     report: str | None,
@@ -95,6 +98,7 @@ def run(
         memory_bytes=memory_bytes,
         directory=directory,
         offloads=memory_bytes is not None or directory is not None,
+        recomputes=not no_recompute,
         replaces_convs=replace_convs,
         accelerates=accelerate,
         report=report,

@@ -10,7 +10,8 @@ from rich.console import Console
 from rich.progress import Progress
 
 from shorthaul.announcements import announce
-from shorthaul.jit.kernel_cache import KernelCache
+from shorthaul.errors import ShorthaulError
+from shorthaul.jit.kernel_cache import CacheEntry, KernelCache
 from shorthaul.settings import settings
 from shorthaul.units import format_seconds
 
@@ -25,8 +26,9 @@ def announce_compiling(kernels: int, cache: KernelCache | None = None) -> None:
         kernels: How many.
         cache: Where others lie; None (default) for the one of the settings.
     """
-    entries = (KernelCache() if cache is None else cache).entries()
-    latest = entries[-_LATEST:]
+    latest: tuple[CacheEntry, ...] = ()
+    with contextlib.suppress(ShorthaulError, OSError):  # who is about to use the cache hears of it
+        latest = (KernelCache() if cache is None else cache).entries()[-_LATEST:]
     about = ""
     if latest:
         each_seconds = statistics.median(each.compile_seconds for each in latest)
