@@ -43,7 +43,7 @@ _TEXT: dict[str, tuple[str, str, dict[str, Any]]] = {
     "T5": ("T5", "ForConditionalGeneration", {"d_model": 256, "d_kv": 32, "d_ff": 1024, "num_layers": 4, "num_heads": 8, "decoder_start_token_id": 0}),
     "BART": ("Bart", "ForConditionalGeneration", {"d_model": 256, "encoder_layers": 3, "decoder_layers": 3}),
 }  # fmt: skip
-_COMMON = {
+_SIZES = {
     "vocab_size": VOCABULARY,
     "hidden_size": 256,
     "num_hidden_layers": 6,
@@ -67,8 +67,8 @@ _IMAGES: dict[str, tuple[str, dict[str, Any]]] = {
 def _make_text(name: str, is_quick: bool) -> Case:
     kind, head, changes = _TEXT[name]
     rows, length = (4, 64) if is_quick else (8, 256)
-    sizes = _COMMON if not {"dim", "n_embd", "n_layer", "d_model"} & changes.keys() else {
-        key: value for key, value in _COMMON.items() if key.endswith(("_id", "vocab_size"))
+    sizes = _SIZES if not {"dim", "n_embd", "n_layer", "d_model"} & changes.keys() else {
+        key: value for key, value in _SIZES.items() if key.endswith(("_id", "vocab_size"))
     }  # fmt: skip
     if kind == "Bloom":
         sizes = {**sizes, "hidden_size": 256}

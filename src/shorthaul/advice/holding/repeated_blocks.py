@@ -172,6 +172,6 @@ def _size_of(value: Any) -> int:
 
 def _is_same(before: list[tuple[Any, int]], after: list[tuple[Any, int]]) -> bool:
     return len(before) == len(after) and all(
-        was is now and size == new_size
-        for (was, size), (now, new_size) in zip(before, after, strict=True)
+        was is now and size == now_size
+        for (was, size), (now, now_size) in zip(before, after, strict=True)
     )
