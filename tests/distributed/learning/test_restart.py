@@ -20,9 +20,9 @@ from pathlib import Path
 import torch, torch.distributed as dist, torch.distributed.checkpoint as dcp
 import shorthaul as sh
 
-folder, saved, report, dies = sys.argv[1:]
+folder, saved, report, dies, topology = sys.argv[1:]
 dist.init_process_group("gloo")
-parts = sh.distributed.open(folder, shares_machine=False, timeout_seconds=30.0)
+parts = sh.distributed.open(folder, topology=topology, shares_machine=False, timeout_seconds=30.0)
 table = sh.distributed.LearnableTable(parts, "node", 3, dtype=torch.float64)
 optimizer = torch.optim.SparseAdam(table.parameters(), lr=0.1)
 loader = sh.distributed.MiniBatchLoader(parts, None, (2,), 8, shuffle=True, seed=1)
@@ -50,7 +50,7 @@ dist.destroy_process_group()
 """
 
 
-def train(folder: Path, dies: str) -> tuple[dict[str, Any], str]:
+def train(folder: Path, dies: str, topology: str) -> tuple[dict[str, Any], str]:
     script, report = folder / "script.py", folder / f"{dies}.json"
     script.write_text(SCRIPT)
     start = (
@@ -60,7 +60,7 @@ def train(folder: Path, dies: str) -> tuple[dict[str, Any], str]:
         "--nproc-per-node=2",
         "--max-restarts=1",
     )
-    words = (str(folder / "parts"), str(folder / f"saved {dies}"), str(report), dies)
+    words = (str(folder / "parts"), str(folder / f"saved {dies}"), str(report), dies, topology)
     environment = os.environ | {
         "OMP_NUM_THREADS": "1",
         # Or gloo meets the addresses of the attempt before, as docs/distributed.md says.
@@ -80,10 +80,13 @@ def train(folder: Path, dies: str) -> tuple[dict[str, Any], str]:
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_a_killed_rank_costs_the_steps_since_the_last_checkpoint(tmp_path: Path) -> None:
+@pytest.mark.parametrize("topology", ["replicated", "split"])
+def test_a_killed_rank_costs_the_steps_since_the_last_checkpoint(
+    tmp_path: Path, topology: str
+) -> None:
     cut_homogeneous(tmp_path / "parts", 2)
-    expected, _ = train(tmp_path, "lives")
-    found, said = train(tmp_path, "dies")
+    expected, _ = train(tmp_path, "lives", "replicated")
+    found, said = train(tmp_path, "dies", topology)
     assert expected["begun"] == 0
     assert found["begun"] == 2  # of 8: step 3 was done twice, and no other
     assert "exitcode: -9" in said

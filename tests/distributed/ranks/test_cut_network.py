@@ -18,14 +18,21 @@ SCRIPT = """
 import sys, torch, torch.distributed as dist
 import shorthaul as sh
 
-rank, store, folder = int(sys.argv[1]), sys.argv[2], sys.argv[3]
+rank, store, folder, what = int(sys.argv[1]), *sys.argv[2:]
 torch.set_num_threads(1)
 dist.init_process_group("gloo", init_method=store, rank=rank, world_size=2)
-features = sh.distributed.open(folder, shares_machine=False, timeout_seconds=5.0).features()
-number = 0
-while True:
-    features[torch.arange(60)]
-    number += 1
+parts = sh.distributed.open(folder, topology="split", shares_machine=False, timeout_seconds=5.0)
+features = parts.features()
+loader = sh.distributed.MiniBatchLoader(parts, None, (3, 2), 7, features=features)
+
+def steps():
+    while True:
+        if what == "rows":
+            yield features[torch.arange(60)]
+        else:
+            yield from loader
+
+for number, _ in enumerate(steps()):
     if number == 20:
         print("under way", flush=True)
 """
@@ -62,16 +69,18 @@ def spaces() -> Iterator[tuple[str, str]]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("store", ["file", "tcp"])
+@pytest.mark.parametrize(
+    ("store", "what"), [("file", "rows"), ("tcp", "rows"), ("tcp", "batches of a split topology")]
+)
 def test_both_ranks_name_the_other_side(
-    tmp_path: Path, spaces: tuple[str, str], store: str
+    tmp_path: Path, spaces: tuple[str, str], store: str, what: str
 ) -> None:
     """With `tcp`, as on a cluster, the store is cut off from rank 1 too."""
     cut_homogeneous(tmp_path / "parts", 2)
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)
     places = {"file": f"file://{tmp_path}/store", "tcp": "tcp://10.231.7.1:29511"}
-    words = (places[store], str(tmp_path / "parts"))
+    words = (places[store], str(tmp_path / "parts"), what)
     environment = os.environ | {
         "GLOO_SOCKET_IFNAME": "cable",
         "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)]),

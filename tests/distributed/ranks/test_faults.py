@@ -309,12 +309,15 @@ import signal, sys, torch, torch.distributed as dist
 import shorthaul as sh
 
 dist.init_process_group("gloo")
-features = sh.distributed.open(sys.argv[1], shares_machine=False).features()
-features[torch.arange(60)]
+parts = sh.distributed.open(sys.argv[1], topology=sys.argv[2], shares_machine=False)
+features = parts.features()
+loader = sh.distributed.MiniBatchLoader(parts, None, (3, 2), 7, features=features, prefetch=0, look_ahead=0)
+batches = iter(loader)
+next(batches)
 try:
     if dist.get_rank() == 0:  # waits for the other rank, which never comes
         print("ready", flush=True)
-        features[torch.arange(60)]
+        next(batches)
     signal.pause()
 except KeyboardInterrupt:
     print("rank", dist.get_rank(), "obeys", flush=True)
@@ -323,14 +326,15 @@ except KeyboardInterrupt:
 
 
 @pytest.mark.slow
-def test_ctrl_c_ends_all_ranks(tmp_path: Path) -> None:
+@pytest.mark.parametrize("topology", ["replicated", "split"])
+def test_ctrl_c_ends_all_ranks(tmp_path: Path, topology: str) -> None:
     """One rank waits in an exchange, the other does something else; torchrun passes the signal on."""
     cut_homogeneous(tmp_path / "parts", 2)
     script = tmp_path / "script.py"
     script.write_text(INTERRUPTED)
     command = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
     run = subprocess.Popen(
-        (*command, str(script), str(tmp_path / "parts")),
+        (*command, str(script), str(tmp_path / "parts"), topology),
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         text=True,
