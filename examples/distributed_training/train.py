@@ -65,7 +65,7 @@ def train(name: str, parts: sh.distributed.Parts, epochs: int, classes: int) -> 
     torch.manual_seed(0)
     width = features.shape[1]
     model: nn.Module = (
-        SAGE(width, classes) if name == "sage" else RGCN(width, classes, parts.graph.num_relations)
+        SAGE(width, classes) if name == "sage" else RGCN(width, classes, len(parts.relations))
     )
     embeddings = sh.distributed.LearnableTable(parts, "node", width) if name == "rgcn" else None
     if parts.ranks > 1:
@@ -95,7 +95,7 @@ def train_whole(parts: sh.distributed.Parts, epochs: int, classes: int) -> dict[
     own = whole.rows_of(seeds)
     labels = parts.labels()[whole.nodes()][own]
     torch.manual_seed(0)
-    model: nn.Module = RGCN(x.shape[1], classes, parts.graph.num_relations)
+    model: nn.Module = RGCN(x.shape[1], classes, len(parts.relations))
     if parts.ranks > 1:
         model = nn.parallel.DistributedDataParallel(model)
     optimizer = torch.optim.Adam(model.parameters(), 3e-3)
@@ -122,12 +122,18 @@ def main() -> None:
     models = ["sage", "rgcn", "whole"]
     parser.add_argument("--models", nargs="+", default=models, choices=models)
     parser.add_argument("--epochs", type=int, default=3)
+    topologies = ["auto", "replicated", "split"]
+    parser.add_argument(
+        "--topology", default="auto", choices=topologies, help="who has which edges"
+    )
     parser.add_argument("--send-all", action="store_true", help="also between ranks of one machine")
     parser.add_argument("--report", type=Path, help="a file for losses and counts, as JSON")
     options = parser.parse_args()
     if "RANK" in os.environ:
         dist.init_process_group("gloo")
-    parts = sh.distributed.open(options.folder, shares_machine=not options.send_all)
+    parts = sh.distributed.open(
+        options.folder, topology=options.topology, shares_machine=not options.send_all
+    )
     classes = int(parts.labels()[parts.seeds()].max()) + 1
     told = {
         name: train_whole(parts, options.epochs, classes)

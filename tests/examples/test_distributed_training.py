@@ -31,11 +31,11 @@ def run(*words: str) -> str:
     return done.stdout
 
 
-def train(ranks: int, folder: Path) -> dict[str, Any]:
+def train(ranks: int, folder: Path, topology: str = "replicated") -> dict[str, Any]:
     start = (*TORCHRUN, str(ranks)) if ranks > 1 else ()
     report = folder / f"{ranks}.json"
     words = (str(FOLDER / "train.py"), str(folder / "parts"), "--epochs=3", "--send-all")
-    said = run(*start, *words, "--report", str(report))
+    said = run(*start, *words, "--topology", topology, "--report", str(report))
     assert "sage: loss " in said
     assert "rgcn: loss " in said
     assert "whole: loss " in said
@@ -48,8 +48,8 @@ def test_losses_do_not_depend_on_the_number_of_ranks(tmp_path: Path) -> None:
     said = run(str(FOLDER / "cut.py"), str(tmp_path / "parts"), "--parts=4", "--modules=20")
     assert "edges are between the 4 parts" in said
     alone = train(1, tmp_path)
-    for ranks in (2, 4):
-        found = train(ranks, tmp_path)
+    for ranks, topology in ((2, "replicated"), (4, "split")):
+        found = train(ranks, tmp_path, topology)
         for name, of_model in alone.items():
             assert len(of_model["losses"]) > 1
             assert found[name]["losses"] == pytest.approx(of_model["losses"], rel=1e-4)
