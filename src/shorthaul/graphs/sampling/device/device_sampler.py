@@ -151,7 +151,7 @@ def why_by_cpu(fan_outs: Sequence[Sequence[int]], rule: Rule) -> str | None:
     >>> why_by_cpu([[15, 2]], Rule())
     'each relation has fan-outs of its own'
     """
-    if not rule.is_plain:
+    if rule.strategy != "uniform" or not rule.is_plain:
         return "weights, times and labor sampling are the CPU's"
     if rule.disjoint:
         return "every seed has a tree of its own"
