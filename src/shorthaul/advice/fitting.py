@@ -32,6 +32,7 @@ from shorthaul.advice.watching.memory_shares import Optimizers, estimate_coming_
 from shorthaul.advice.watching.observation import ACTIVATIONS, StepMemory
 from shorthaul.advice.watching.printed_lines import write_micro_batches
 from shorthaul.advice.watching.undisturbed import undisturbed
+from shorthaul.allocator.freed_memory import freed_memory
 from shorthaul.errors import (
     MachineMemoryError,
     NoFitError,
@@ -40,7 +41,6 @@ from shorthaul.errors import (
     ShorthaulError,
 )
 from shorthaul.host_memory import give_memory_back, resident_bytes, usable_bytes
-from shorthaul.offload.freed_memory import freed_memory
 from shorthaul.offload.policy.planner import Plan
 from shorthaul.offload.policy.simulation import Decision
 from shorthaul.offload.profiling import StepProfile, profile_step
