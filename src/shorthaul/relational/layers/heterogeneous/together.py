@@ -52,7 +52,7 @@ class Call(NamedTuple):
     @property
     def given(self) -> dict[str | int, Any]:
         """What else than features and edges is there, by place or name."""
-        more = [*enumerate(self.arguments[2:]), *self.named.items()]
+        more: list[tuple[str | int, Any]] = [*enumerate(self.arguments[2:]), *self.named.items()]
         return {name: value for name, value in more if value is not None}
 
     @property
