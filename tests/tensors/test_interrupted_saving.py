@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import shorthaul as sh
-from shorthaul.tensors.save_features import _Writer
+from shorthaul.tensors.files.file_writer import FileWriter
 from tests.injected_interrupts import find_places, obeys_after, run_interrupted
 
 EVERY = 5  # of the lines, in the quick tests
@@ -43,8 +43,8 @@ def lines_of(function) -> list[int]:
 UNSEEN = {
     ("tensors/save_features.py", line)
     for line in (
-        lines_of(_Writer.__enter__)[-1],  # that which returns
-        *lines_of(_Writer.__exit__)[:2],
+        lines_of(FileWriter.__enter__)[-1],  # that which returns
+        *lines_of(FileWriter.__exit__)[:2],
     )
 }
 

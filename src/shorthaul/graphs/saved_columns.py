@@ -68,6 +68,7 @@ class GraphColumn(DiskTable):
     def read(self, start: int, stop: int) -> torch.Tensor:
         """The numbers from `start` to `stop`; all of them must have the column's checksum."""
         numbers = super().read(start, stop)
+        self.require_fitting(torch.arange(start, start + len(numbers), device="cpu"), numbers)
         if len(numbers) == self.rows:
             self._require_whole(numbers)
         return numbers

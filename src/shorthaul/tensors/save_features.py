@@ -12,7 +12,6 @@ whole and on the disk: until then it has another name, and on an error it is rem
 
 from __future__ import annotations
 
-import contextlib
 import json
 import math
 import os
@@ -20,21 +19,18 @@ import struct
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Literal
 
 import numpy as np
 import torch
 
 from shorthaul.dtypes import parse_dtype
-from shorthaul.errors import TableFormatError, TableOpenError, UnifiedSourceError
-from shorthaul.interrupts import deferred_interrupts
+from shorthaul.errors import TableFormatError, UnifiedSourceError
 from shorthaul.jit.held_values import held_values
 from shorthaul.jit.outside_graphs import outside_graphs
 from shorthaul.jit.runtime import alone_after_fork
-from shorthaul.settings import settings
-from shorthaul.storage import BufferPool, StorageEngine, Ticket, open_engine
-from shorthaul.storage.buffer_pool import Buffer
+from shorthaul.storage import StorageEngine
+from shorthaul.tensors.files.file_writer import FileWriter, engine_for_files
 from shorthaul.tensors.files.formats import (
     NPY_DTYPES,
     NPY_MAGIC,
@@ -44,14 +40,12 @@ from shorthaul.tensors.files.formats import (
     SEEN_DTYPE_KEY,
     SUFFIXES,
 )
-from shorthaul.tensors.files.part_files import open_part, sweep_parts, sync_directory
 from shorthaul.tensors.progress_bar import progress_bar
 from shorthaul.tensors.tables.quantized import Quantization, QuantizedRows, quantize_rows
 from shorthaul.tensors.unified_tensor import UnifiedTensor
 from shorthaul.units import parse_bytes
 
 HEADER_BYTES = 4096
-WHY = "features written"
 
 
 @dataclass(frozen=True)
@@ -99,8 +93,8 @@ def save_features(
     step_bytes = max(HEADER_BYTES, parse_bytes(chunk_bytes) // HEADER_BYTES * HEADER_BYTES)
     chunks, known_rows = _chunks_of(source, step_bytes)
     with (
-        _chosen_engine(engine) as chosen,
-        _Writer(target, chosen, step_bytes, 0 if kind == "raw" else HEADER_BYTES) as writer,
+        engine_for_files(engine) as chosen,
+        FileWriter(target, chosen, step_bytes, 0 if kind == "raw" else HEADER_BYTES) as writer,
     ):
         table = _Rows(target, kind, None if dtype is None else parse_dtype(dtype), quantize)
         with progress_bar(target.name, progress) as bar:
@@ -117,16 +111,6 @@ def save_features(
     return SavedTable(
         target, table.shape, table.seen, table.stored, file_bytes, table.largest_error
     )
-
-
-@contextlib.contextmanager
-def _chosen_engine(engine: StorageEngine | None) -> Iterator[StorageEngine]:
-    if engine is not None:
-        yield engine  # stays the caller's
-        return
-    # The memory engine keeps what it writes to itself, and a file is what is wanted.
-    with open_engine("thread" if settings.engine == "memory" else None) as own:
-        yield own
 
 
 class _Rows:
@@ -246,101 +230,6 @@ def safetensors_header(
         entries["__metadata__"] = {SEEN_DTYPE_KEY: names[seen]}
     length = HEADER_BYTES - 8
     return struct.pack("<Q", length) + json.dumps(entries).encode().ljust(length)
-
-
-class _Writer:
-    """Bytes appended to a file through aligned buffers, two of which are under way at a time."""
-
-    def __init__(
-        self, path: Path, engine: StorageEngine, step_bytes: int, header_bytes: int
-    ) -> None:
-        self.path, self.engine, self.step_bytes = path, engine, step_bytes
-        self.pool = BufferPool(3 * step_bytes + (1 << 20), why=WHY)
-        self._offset_bytes, self._header_bytes = header_bytes, header_bytes
-        self._buffer: Buffer | None = None
-        self._filled_bytes = 0
-        self._under_way: list[tuple[Ticket, Buffer]] = []
-
-    def __enter__(self) -> _Writer:
-        try:
-            with deferred_interrupts:
-                sweep_parts(self.path)
-                self.file, self.temporary = open_part(self.path)
-        except OSError as error:
-            raise TableOpenError(self.path, error.errno or 0, "written") from error
-        except BaseException as interrupt:  # then the block, and with it its end, is not reached
-            if hasattr(self, "temporary"):
-                self.__exit__(type(interrupt), interrupt, None)
-            raise
-        return self
-
-    def append(self, values: torch.Tensor) -> None:
-        """Write the bytes of a contiguous tensor after what was written before."""
-        # One element counts as contiguous whatever its stride is, and only a stride of 1 has bytes.
-        flat = values.as_strided((values.numel(),), (1,))
-        rest = flat.view(torch.uint8) if values.numel() else values.new_empty(0)
-        while rest.numel():
-            if self._buffer is None:
-                self._buffer = self.pool.take(self.step_bytes)
-            room = self.step_bytes - self._filled_bytes
-            part = rest[:room]
-            place = self._buffer.tensor(torch.uint8, part.shape, offset_bytes=self._filled_bytes)
-            place.copy_(part)
-            self._filled_bytes += part.numel()
-            rest = rest[room:]
-            if self._filled_bytes == self.step_bytes:
-                self._send()
-
-    def finish(self, header: bytes) -> int:
-        """Write the rest and the header, and give the file its name; returns its bytes."""
-        self._send()
-        self._wait(0)
-        if header:
-            self.engine.write(self.file, 0, _aligned(self.pool, header).memory, why=WHY).wait()
-        size_bytes = max(self._offset_bytes, len(header))
-        os.ftruncate(self.file.buffered_descriptor, size_bytes)
-        self.file.sync()
-        self.temporary.replace(self.path)
-        sync_directory(self.path.absolute().parent)
-        return size_bytes
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        with deferred_interrupts:
-            try:
-                if error is not None:
-                    with contextlib.suppress(Exception):  # the first error is the one to tell of
-                        self._wait(0)
-            finally:
-                self.file.close()
-                self.pool.close()
-                self.temporary.unlink(missing_ok=True)
-
-    def _send(self) -> None:
-        if self._buffer is None:
-            return
-        self._wait(1)
-        part = self._buffer.memory[: self._filled_bytes]
-        ticket = self.engine.write(self.file, self._offset_bytes, part, why=WHY)
-        self._under_way.append((ticket, self._buffer))
-        self._offset_bytes += self._filled_bytes
-        self._buffer, self._filled_bytes = None, 0
-
-    def _wait(self, left: int) -> None:
-        while len(self._under_way) > left:
-            ticket, buffer = self._under_way.pop(0)
-            ticket.wait()
-            buffer.release()
-
-
-def _aligned(pool: BufferPool, data: bytes) -> Buffer:
-    buffer = pool.take(len(data))
-    buffer.memory[:] = np.frombuffer(data, np.uint8)
-    return buffer
 
 
 def _choose_kind(path: Path, quantize: str | None) -> Literal["npy", "safetensors", "raw"]:

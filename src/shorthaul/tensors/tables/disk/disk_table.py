@@ -16,11 +16,11 @@ tensor([[10., 11.],
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -53,9 +53,11 @@ from shorthaul.tensors.kernels.host_kernels import plain_ids, require_ids
 from shorthaul.tensors.kernels.plain_rows import Reduction
 from shorthaul.tensors.kernels.stored_rows import StoredRows
 from shorthaul.tensors.memory.row_buffers import choose_out, empty_rows
+from shorthaul.tensors.tables.disk.disk_ticket import DiskTicket
 from shorthaul.tensors.tables.disk.plan import Piece, RowPlan, plan_rows
 from shorthaul.tensors.tables.disk.row_cache import Policy, RowCache
 from shorthaul.tensors.tables.disk.shared_engine import shared_engine
+from shorthaul.tensors.tables.disk.stretch import can_read_stretch, read_stretch
 from shorthaul.tensors.tables.table import GatherTicket, RowTable, TableStats, require_reduction
 from shorthaul.units import parse_bytes
 
@@ -167,7 +169,18 @@ class DiskTable(Closing, RowTable):
         return None
 
     def read(self, start: int, stop: int) -> torch.Tensor:
-        """Rows `start` to `stop`, read now."""
+        """Rows `start` to `stop`, read now, as they lie in the file where they lie side by side."""
+        is_inside = 0 <= start < stop <= self.rows and not self.is_closed
+        if is_inside and self.cache is None and can_read_stretch(self.layout):
+            self._require_unchanged()
+            with contextlib.suppress(StorageError):  # the gather below names the rows
+                rows, read_bytes = read_stretch(
+                    self.engine, self.file, self.layout, (start, stop), self.opened_bytes
+                )
+                count, moved_bytes = len(rows), len(rows) * self.stored_row_bytes
+                self._add(rows_asked=count, unique_rows=count, moved_bytes=moved_bytes)
+                self._add(read_bytes=read_bytes)
+                return rows
         return self.gather(torch.arange(start, stop, dtype=torch.int64, device="cpu"))
 
     @property
@@ -267,46 +280,6 @@ class DiskTable(Closing, RowTable):
     def _start_afresh(self) -> None:
         # With interrupts deferred: rows that the cache says it has must be there.
         self._lock = PatientLock()
-
-
-class DiskTicket(GatherTicket):
-    """Rows that are being read; after an interrupt, waiting goes on where it was."""
-
-    def __init__(self, start: Callable[[], _Reading], finish: Callable[[], torch.Tensor]) -> None:
-        self._finish = finish
-        self._reading: _Reading | None = None
-        self._rows: torch.Tensor | None = None
-        self._error: Exception | None = None
-        self._lock = PatientLock()
-        try:
-            self._reading = start()
-        except Exception as error:
-            self._error = error
-
-    @property
-    def done(self) -> bool:
-        """Whether `wait` would return, or raise, at once."""
-        return self._rows is not None or self._error is not None
-
-    @alone_after_fork
-    def wait(self) -> torch.Tensor:
-        """The rows, or the error that kept them away."""
-        with self._lock:
-            if not self.done:
-                self._end()
-        if self._error is not None:
-            raise self._error
-        assert self._rows is not None
-        return self._rows
-
-    def _end(self) -> None:
-        try:
-            if self._reading is not None:
-                self._reading.finish()
-                self._reading = None
-            self._rows = self._finish()
-        except Exception as error:
-            self._error, self._reading = error, None
 
 
 class _Under(NamedTuple):
