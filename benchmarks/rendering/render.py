@@ -27,6 +27,7 @@ from benchmarks.rendering.bars import draw_layer_shares, draw_steps
 from benchmarks.rendering.claims import render_claims, render_claims_briefly
 from benchmarks.rendering.curve import draw_curve, draw_curves
 from benchmarks.rendering.heat_map import draw_heat_map, draw_memory
+from benchmarks.rendering.machines_on_paper import render_machines_on_paper
 from benchmarks.rendering.reference import render_errors, render_pages, render_settings
 from benchmarks.rendering.rooflines import (
     render_convolution_rooflines,
@@ -142,6 +143,7 @@ def list_tables(root: Path, directory: Path) -> dict[str, Callable[[], str]]:
             "machine-code": render_machine_code,
             "transactions": render_transactions,
             "transfer-model": render_transfer_model,
+            "machines-on-paper": partial(render_machines_on_paper, directory),
             "relational-rooflines": render_relational_rooflines,
             "convolution-rooflines": render_convolution_rooflines,
         }
@@ -262,6 +264,8 @@ def describe_failure(row: Mapping[str, Any]) -> str:
     figures = row["figures"]
     if "needs_bytes" in figures:
         return f"needs {format_bytes(figures['needs_bytes'])}"
+    if "killed_at_bytes" in figures:
+        return f"ended at {format_bytes(figures['killed_at_bytes'])} of memory"
     if "over_seconds" in figures:
         return f"over {format_seconds(figures['over_seconds'])}"
     if "not_installed" in figures:

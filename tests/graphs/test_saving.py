@@ -10,7 +10,7 @@ import torch
 
 import shorthaul as sh
 from shorthaul.errors import GraphError, GraphFileError, ShorthaulError
-from shorthaul.graphs import NeighborSampler, RelationalGraph
+from shorthaul.graphs import NeighborSampler, RelationalGraph, saved_columns
 from shorthaul.graphs.edge_tensors import as_plain
 from shorthaul.tensors import UnifiedTensor
 
@@ -195,3 +195,44 @@ def test_a_single_edge_that_is_a_column_of_a_table_is_saved(tmp_path: Path) -> N
     RelationalGraph.from_edges(source, target, relation).save(tmp_path / "graph")
     opened = RelationalGraph.open(tmp_path / "graph")
     assert (as_plain(opened.source).tolist(), as_plain(opened.target).tolist()) == ([0], [1])
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
+def test_a_mapped_graph_is_sampled_as_in_memory(tmp_path, dtype, monkeypatch) -> None:
+    monkeypatch.setattr(saved_columns, "_LOOKED_AT_NUMBERS", 13)
+    edges = torch.randint(0, 70, (2, 900), generator=torch.Generator().manual_seed(0))
+    graph = RelationalGraph.from_edges(*edges, num_nodes=70, index_dtype=dtype)
+    graph.save(tmp_path, INDEXES)
+    opened = RelationalGraph.open(tmp_path, mapped=True)
+    require_same(opened, graph)
+    assert not isinstance(opened.by_target().sources, UnifiedTensor)
+    seeds = torch.arange(20)
+    one, other = (NeighborSampler(each, [5, 3], seed=1).sample(seeds) for each in (graph, opened))
+    assert torch.equal(one.input_nodes, other.input_nodes)
+
+
+@pytest.mark.parametrize(
+    ("name", "at", "value", "words"),
+    [
+        ("by_target.sources", 100, 70, r"number 100 is 70, but there are 70 nodes"),
+        ("by_target.sources", 3, -1, r"number 3 is -1"),
+        ("by_target.pointers", 26, 1, r"numbers 25 and 26 do not ascend"),
+        ("by_target.pointers", 70, 499, r"numbers 69 and 70 do not ascend"),
+        ("by_target.pointers", 0, 1, r"number 0 must be 0 and is 1"),
+        ("by_target.edges", 499, 500, r"number 499 is 500, but there are 500 edges"),
+    ],
+)
+def test_a_damaged_graph_is_not_mapped(tmp_path, monkeypatch, name, at, value, words) -> None:
+    monkeypatch.setattr(saved_columns, "_LOOKED_AT_NUMBERS", 13)  # 26 is the first of a part
+    some_graph().save(tmp_path)
+    column = np.load(tmp_path / f"{name}.npy", mmap_mode="r+")
+    column[at] = value
+    column.flush()
+    with pytest.raises(GraphFileError, match=words):
+        RelationalGraph.open(tmp_path, mapped=True)
+
+
+def test_a_graph_is_not_both_read_and_mapped(tmp_path) -> None:
+    some_graph().save(tmp_path)
+    with pytest.raises(GraphError, match="give `in_memory` or `mapped`"):
+        RelationalGraph.open(tmp_path, in_memory=True, mapped=True)

@@ -50,7 +50,7 @@ NEIGHBORS = {
     "explain": {"errors"},
     "pages": {"errors"},
     "announcements": {"settings"},
-    "datasets": {"graphs"},  # one of them is a graph
+    "datasets": {"graphs", "tensors"},  # some are graphs, and one is written to disk
     "graphs": {"tensors"},  # features, and indexes on disk, are tables of rows
     "allocator": {"jit"},  # its pool is compiled against PyTorch's headers
     "storage": {"jit"},  # the io_uring engine's ring is a generated kernel

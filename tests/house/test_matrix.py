@@ -33,6 +33,7 @@ _SETUP = "says how things are done from now on, and computes nothing"
 _PACKAGE = "a package: its names are looked at by themselves"
 _STEPS = "measures whole steps of a user's program, which are surroundings of their own"
 _HOST = "is called by a host library, around whole trainings"
+_FILES = "reads and writes files of saved graphs, and no tensor of a user's"
 _RANKS = "many processes take part: tests/distributed has surroundings of its own"
 WITHOUT: dict[str, str] = {
     **dict.fromkeys(
@@ -76,6 +77,8 @@ WITHOUT: dict[str, str] = {
         ("LightningCallback", "PreparedOffload", "ShorthaulCallback", "offload_prepared"), _HOST
     ),
     "DGLHeteroGraphConv": "takes graphs of DGL alone: tests/relational/layers/of_dgl",
+    **dict.fromkeys(("add_indexes", "write_graph"), _FILES),
+    "estimate_inclusion": "an estimate, for choosing rows that are kept near: it computes no result",
     **dict.fromkeys(("from_relbench", "read_task"), "reads what `from_tables` makes of a benchmark"),
     **dict.fromkeys(
         (

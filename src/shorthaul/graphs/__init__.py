@@ -10,6 +10,7 @@ from shorthaul.graphs.databases.relbench import (
 )
 from shorthaul.graphs.databases.tables import Table
 from shorthaul.graphs.graph import RelationalGraph
+from shorthaul.graphs.inclusion.inclusion import estimate_inclusion
 from shorthaul.graphs.index.indexes import PairIndex, RelationIndex, SourceIndex, TargetIndex
 from shorthaul.graphs.interop import dgl, pyg  # noqa: F401
 from shorthaul.graphs.interop.accelerate_loader import accelerate_loader
@@ -24,6 +25,7 @@ from shorthaul.graphs.sampling.blocks import Block, NeighborSample
 from shorthaul.graphs.sampling.budgets.hgt_sampler import HGTSampler
 from shorthaul.graphs.sampling.negatives.negative_sampler import NegativeEdges, NegativeSampler
 from shorthaul.graphs.sampling.sampler import NeighborSampler
+from shorthaul.graphs.streams.write_graph import add_indexes, write_graph
 
 __all__ = [
     "Block",
@@ -50,7 +52,10 @@ __all__ = [
     "TaskSeeds",
     "TypedBlock",
     "accelerate_loader",
+    "add_indexes",
+    "estimate_inclusion",
     "from_relbench",
     "from_tables",
     "read_task",
+    "write_graph",
 ]

@@ -130,8 +130,13 @@ def require_joined_types(
     source: torch.Tensor,
     target: torch.Tensor,
     relation: torch.Tensor,
+    *,
+    first_edge: int = 0,
 ) -> None:
-    """Raise unless every edge joins nodes of the types that its relation names."""
+    """Raise unless every edge joins nodes of the types that its relation names.
+
+    `first_edge` is the number of the first of them.
+    """
     starts = dict(zip(types, itertools.accumulate(types.values(), initial=0), strict=False))
     for end, nodes in (("source", source), ("target", target)):
         kinds = [getattr(each, f"{end}_type") for each in relations]
@@ -142,7 +147,7 @@ def require_joined_types(
         if wrong.numel():
             edge = int(wrong[0])
             raise GraphError(
-                f"edge {edge:,} is a `{relations[int(relation[edge])]}`, but its {end} is node "
+                f"edge {first_edge + edge:,} is a `{relations[int(relation[edge])]}`, but its {end} is node "
                 f"{int(nodes[edge]):,}, and nodes of that type are {int(start[edge]):,} to "
                 f"{int(stop[edge]) - 1:,}."
             )

@@ -240,17 +240,19 @@ class RelationalGraph:
         return DOORS["save_graph"](self, folder, indexes)
 
     @classmethod
-    def open(cls, folder: Any, *, in_memory: bool = False) -> RelationalGraph:
+    def open(cls, folder: Any, *, in_memory: bool = False, mapped: bool = False) -> RelationalGraph:
         """A graph that was saved, without reading it: its tensors and indexes stay on disk.
 
         They are unified tensors, read by rows as a sampler asks for them. An index that was not
-        saved is built, in memory, at its first use.
+        saved is built, in memory, at its first use (`sh.graphs.add_indexes` makes it on disk).
 
         Args:
             folder: What `save` wrote.
             in_memory: Whether everything is read now (default False).
+            mapped: Whether indexes are mapped memory, of which the system keeps what fits (default
+                False). They are read once now, to be checked, and must not be written to meanwhile.
         """
-        graph: RelationalGraph = DOORS["open_graph"](folder, in_memory=in_memory)
+        graph: RelationalGraph = DOORS["open_graph"](folder, in_memory=in_memory, mapped=mapped)
         return graph
 
     @classmethod

@@ -22,12 +22,15 @@ from shorthaul.errors import GraphFileError
 from shorthaul.graphs.edge_tensors import choose_builder
 from shorthaul.graphs.index.indexes import PairIndex, RelationIndex
 from shorthaul.graphs.node_names import NodeNames
-from shorthaul.tensors.files.formats import DiskLayout, find_layout
+from shorthaul.tensors.files.formats import find_layout
+from shorthaul.tensors.files.layout import DiskLayout
+from shorthaul.tensors.files.mapping import map_rows
 from shorthaul.tensors.tables.disk.disk_table import DiskTable
 from shorthaul.tensors.tables.table import GatherTicket, plain_ids
 from shorthaul.tensors.unified_tensor import Traits, UnifiedTensor
 
 _SUMMED_NUMBERS = 2**22  # of a column, added to its checksum at a time
+_LOOKED_AT_NUMBERS = 2**22  # of a column that is mapped
 
 
 @dataclass(frozen=True)
@@ -68,10 +71,17 @@ class GraphColumn(DiskTable):
     def read(self, start: int, stop: int) -> torch.Tensor:
         """The numbers from `start` to `stop`; all of them must have the column's checksum."""
         numbers = super().read(start, stop)
-        self.require_fitting(torch.arange(start, start + len(numbers), device="cpu"), numbers)
+        places = torch.arange(start, start + len(numbers), dtype=torch.int64, device="cpu")
+        self.require_fitting(places, numbers)
         if len(numbers) == self.rows:
             self._require_whole(numbers)
         return numbers
+
+    def look_through(self) -> None:
+        """Read all numbers once, a part at a time, and keep none; raise where one does not fit."""
+        for start in range(0, self.rows, _LOOKED_AT_NUMBERS):
+            # With the first of the next part: ends ascend from part to part, too.
+            self.read(start, min(start + _LOOKED_AT_NUMBERS + 1, self.rows))
 
     def require_fitting(self, ids: torch.Tensor, numbers: torch.Tensor) -> None:
         """Raise unless `numbers`, which were read at `ids`, are what the rule says."""
@@ -166,6 +176,7 @@ class SavedColumns:
     checksums: Mapping[str, int]  # by the name of the column
     kinds: Mapping[str, str]  # likewise, of data: their bytes may be read as other numbers, too
     in_memory: bool
+    is_mapped: bool = False  # indexes are memory that is mapped: looked at once, now
 
     def open_edges(self, name: str) -> torch.Tensor:
         """`source`, `target` or `relation`."""
@@ -182,7 +193,7 @@ class SavedColumns:
                 rows = self.relations if kind in (RelationIndex, PairIndex) else self.nodes
                 into = (pairs, "pairs") if kind is PairIndex else (self.edges, "edges")
                 length, rule = rows + 1, ColumnRule("row ends", *into)
-            found[name] = self._open(f"{prefix}.{name}", length, rule)
+            found[name] = self._open(f"{prefix}.{name}", length, rule, is_mapped=self.is_mapped)
         return found
 
     def open_names(self) -> NodeNames:
@@ -238,7 +249,13 @@ class SavedColumns:
         return (pairs if name == "nodes" else self.edges), nodes
 
     def _open(
-        self, name: str, length: int, rule: ColumnRule, dtype: torch.dtype | None = None
+        self,
+        name: str,
+        length: int,
+        rule: ColumnRule,
+        dtype: torch.dtype | None = None,
+        *,
+        is_mapped: bool = False,
     ) -> torch.Tensor:
         layout = self._find(name, dtype or self.dtype)
         if layout.shape[0] != length:
@@ -248,6 +265,10 @@ class SavedColumns:
                 f"expected {length:,} numbers, as graph.json says, got {layout.shape[0]:,}.",
             )
         column = GraphColumn(layout, rule, self.checksums.get(name))
+        if is_mapped:
+            with column:
+                column.look_through()
+            return map_rows(layout, is_random=True)
         if not self.in_memory:
             return UnifiedTensor.of_table(column, Traits(is_read_only=True, is_for_host=True))
         with column:

@@ -95,21 +95,30 @@ def save_graph(
         "checksums": checksums,
         "kinds": kinds,
     }
-    unfinished = place / f"{DESCRIPTION}.unfinished"
+    write_description(place, described)
+    return place
+
+
+def write_description(folder: Path, described: Mapping[str, Any]) -> None:
+    """Say what lies in `folder`: from now on it is a graph."""
+    unfinished = folder / f"{DESCRIPTION}.unfinished"
     try:
         unfinished.write_text(json.dumps(described, indent=1, ensure_ascii=False), encoding="utf-8")
-        unfinished.replace(place / DESCRIPTION)
+        unfinished.replace(folder / DESCRIPTION)
     finally:
         unfinished.unlink(missing_ok=True)
-    return place
 
 
 @outside_graphs
 @alone_after_fork
-def open_graph(folder: str | os.PathLike[str], *, in_memory: bool = False) -> RelationalGraph:
-    """The graph in `folder`, its tensors on disk until they are asked for, or read now."""
+def open_graph(
+    folder: str | os.PathLike[str], *, in_memory: bool = False, mapped: bool = False
+) -> RelationalGraph:
+    """The graph in `folder`, its tensors on disk until they are asked for, or mapped, or read now."""
+    if in_memory and mapped:
+        raise GraphError("a graph is read into memory or mapped: give `in_memory` or `mapped`.")
     place = Path(folder)
-    described = _read_description(place)
+    described = read_description(place)
     columns = SavedColumns(
         place,
         _DTYPES[described["dtype"]],
@@ -119,6 +128,7 @@ def open_graph(folder: str | os.PathLike[str], *, in_memory: bool = False) -> Re
         described.get("checksums", {}),
         described.get("kinds", {}),
         in_memory,
+        mapped,
     )
     source, target, relation = map(columns.open_edges, EDGES)
     relations = tuple(Relation(*each) for each in described["relations"])
@@ -210,7 +220,8 @@ def _require_elsewhere(graph: RelationalGraph, folder: Path) -> None:
             )
 
 
-def _read_description(folder: Path) -> dict[str, Any]:
+def read_description(folder: Path) -> dict[str, Any]:
+    """What `write_description` wrote, every entry of it looked at."""
     path = folder / DESCRIPTION
     try:
         described = json.loads(path.read_text(encoding="utf-8"))

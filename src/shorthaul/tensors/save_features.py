@@ -16,7 +16,7 @@ import json
 import math
 import os
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -31,16 +31,18 @@ from shorthaul.jit.outside_graphs import outside_graphs
 from shorthaul.jit.runtime import alone_after_fork
 from shorthaul.storage import StorageEngine
 from shorthaul.tensors.files.file_writer import FileWriter, engine_for_files
-from shorthaul.tensors.files.formats import (
-    NPY_DTYPES,
-    NPY_MAGIC,
+from shorthaul.tensors.files.formats import NPY_DTYPES, NPY_MAGIC, SUFFIXES
+from shorthaul.tensors.files.safetensors import (
+    ORDER_KEY,
+    ORDER_NAME,
+    REORDERED_NAME,
     ROWS_NAME,
     SAFETENSORS_DTYPES,
     SCALES_NAME,
     SEEN_DTYPE_KEY,
-    SUFFIXES,
 )
 from shorthaul.tensors.progress_bar import progress_bar
+from shorthaul.tensors.reordering import read_order, reorder
 from shorthaul.tensors.tables.quantized import Quantization, QuantizedRows, quantize_rows
 from shorthaul.tensors.unified_tensor import UnifiedTensor
 from shorthaul.units import parse_bytes
@@ -68,6 +70,7 @@ def save_features(
     *,
     dtype: torch.dtype | str | None = None,
     quantize: Quantization | None = None,
+    order: Any = None,
     rows: int | None = None,
     chunk_bytes: int | str = "16MiB",
     progress: bool = True,
@@ -82,6 +85,9 @@ def save_features(
         dtype: What the rows are converted to; None (default) leaves them as they are.
         quantize: `"float16"`, `"bfloat16"` or `"int8"` with a scale per row, in `.safetensors`
             only: it can say what it holds. None by default.
+        order: Ids of rows that lie together at the beginning, those read most often first; the others
+            follow as they were. Ids mean what they meant. In `.safetensors` only, and not for an
+            iterable. None (default) leaves rows where they are.
         rows: How many there will be, for the progress bar of an iterable; None (default) where it
             is not known.
         chunk_bytes: Rows are written in chunks of this size (default `"16MiB"`).
@@ -89,14 +95,19 @@ def save_features(
         engine: Writes the rows; None (default) takes one that all tables share.
     """
     target = Path(path)
-    kind = _choose_kind(target, quantize)
+    kind = _choose_kind(target, quantize, is_reordered=order is not None)
     step_bytes = max(HEADER_BYTES, parse_bytes(chunk_bytes) // HEADER_BYTES * HEADER_BYTES)
     chunks, known_rows = _chunks_of(source, step_bytes)
+    first: torch.Tensor | None = None
+    if order is not None:
+        first = read_order(order, source, known_rows)
+        chunks = reorder(source, first, step_bytes)
     with (
         engine_for_files(engine) as chosen,
         FileWriter(target, chosen, step_bytes, 0 if kind == "raw" else HEADER_BYTES) as writer,
     ):
-        table = _Rows(target, kind, None if dtype is None else parse_dtype(dtype), quantize)
+        seen = None if dtype is None else parse_dtype(dtype)
+        table = _Rows(target, kind, seen, quantize, first)
         with progress_bar(target.name, progress) as bar:
             for number, chunk in enumerate(chunks):
                 values = table.take(number, chunk)
@@ -117,9 +128,15 @@ class _Rows:
     """What the chunks turned out to be: dtype, shape, scales, and the header that says so."""
 
     def __init__(
-        self, path: Path, kind: str, dtype: torch.dtype | None, quantize: Quantization | None
+        self,
+        path: Path,
+        kind: str,
+        dtype: torch.dtype | None,
+        quantize: Quantization | None,
+        first: torch.Tensor | None,
     ) -> None:
         self.path, self.kind, self.wanted, self.quantize = path, kind, dtype, quantize
+        self.first = first  # ids of the rows that come first, where rows are reordered
         self.row_shape: tuple[int, ...] | None = None
         self.rows = 0
         self.largest_error = 0.0
@@ -161,7 +178,7 @@ class _Rows:
         if self.kind == "npy":
             npy_header(self.path, self.shape, self.stored)
         elif self.kind == "safetensors":
-            safetensors_header(self.path, self.shape, self.stored, None, None)
+            safetensors_header(self.path, self.shape, self.stored, None, {})
 
     def finish(self) -> tuple[bytes, list[torch.Tensor]]:
         """The header, and what follows the rows."""
@@ -181,8 +198,10 @@ class _Rows:
         )
         if self.kind == "safetensors":
             seen = self.seen if self.quantize is not None else None
-            header = safetensors_header(self.path, self.shape, self.stored, seen, scales)
-            return header, [] if scales is None else [scales]
+            beside = {SCALES_NAME: scales, ORDER_NAME: self.first}
+            tail = {name: each for name, each in beside.items() if each is not None}
+            header = safetensors_header(self.path, self.shape, self.stored, seen, tail)
+            return header, [*tail.values()]
         return b"", []
 
 
@@ -208,40 +227,47 @@ def safetensors_header(
     shape: tuple[int, ...],
     stored: torch.dtype,
     seen: torch.dtype | None,
-    scales: torch.Tensor | None,
+    tail: Mapping[str, torch.Tensor],
 ) -> bytes:
-    """A .safetensors header of 4096 bytes, for one table with its scales."""
+    """A .safetensors header of 4096 bytes, for one table with what follows its rows: scales, an order."""
     names = {each: name for name, each in SAFETENSORS_DTYPES.items()}
     if stored not in names:
         remedy = "Use the suffix .npy, or give `dtype=`."
         raise TableFormatError(path, f"the .safetensors format has no {stored}", remedy)
     stop = math.prod(shape) * stored.itemsize
+    rows_name = REORDERED_NAME if ORDER_NAME in tail else ROWS_NAME
     entries: dict[str, Any] = {
-        ROWS_NAME: {"dtype": names[stored], "shape": list(shape), "data_offsets": [0, stop]}
+        rows_name: {"dtype": names[stored], "shape": list(shape), "data_offsets": [0, stop]}
     }
-    if scales is not None:
-        offsets = [stop, stop + scales.nbytes]
-        entries[SCALES_NAME] = {
-            "dtype": names[scales.dtype],
-            "shape": [*scales.shape],
+    for name, each in tail.items():
+        offsets, stop = [stop, stop + each.nbytes], stop + each.nbytes
+        entries[name] = {
+            "dtype": names[each.dtype],
+            "shape": [*each.shape],
             "data_offsets": offsets,
         }
-    if seen is not None:
-        entries["__metadata__"] = {SEEN_DTYPE_KEY: names[seen]}
+    metadata = {SEEN_DTYPE_KEY: names[seen]} if seen is not None else {}
+    if ORDER_NAME in tail:
+        metadata[ORDER_KEY] = ORDER_NAME
+    if metadata:
+        entries["__metadata__"] = metadata
     length = HEADER_BYTES - 8
     return struct.pack("<Q", length) + json.dumps(entries).encode().ljust(length)
 
 
-def _choose_kind(path: Path, quantize: str | None) -> Literal["npy", "safetensors", "raw"]:
+def _choose_kind(
+    path: Path, quantize: str | None, *, is_reordered: bool
+) -> Literal["npy", "safetensors", "raw"]:
     kind = SUFFIXES.get(path.suffix, "raw")
     if kind == "torch":
         raise TableFormatError(
             path, "torch.save files are read, not written", "Use .npy, .safetensors or .bin."
         )
-    if quantize is not None and kind != "safetensors":
+    if (quantize is not None or is_reordered) and kind != "safetensors":
+        what = "quantized" if quantize is not None else "reordered"
         raise TableFormatError(
             path,
-            f"a {path.suffix or 'raw'} file cannot say that its rows are quantized",
+            f"a {path.suffix or 'raw'} file cannot say that its rows are {what}",
             "Use the suffix .safetensors.",
         )
     return kind

@@ -132,13 +132,15 @@ def test_an_arm_without_a_time_says_why() -> None:
     answer.rows.append(make_row("10 rows", "plain", 1.0))
     answer.leave_out("10 rows", "large", "plain", needs_bytes=3 * 2**30)
     answer.leave_out("10 rows", "slow", "plain", over_seconds=100.0)
+    answer.leave_out("10 rows", "hungry", "plain", killed_at_bytes=8 * 2**30)
     answer.leave_out("10 rows", "broken", "plain", failed=1)
     answer.leave_out("10 rows", "other", "plain", unequal=1)
     run = make_run(rows=answer.rows)
     verify_run(run, "run")
-    assert render_run(run).splitlines()[3:7] == [
+    assert render_run(run).splitlines()[3:8] == [
         "|  | large | - | - | - | needs 3.0 GiB |",
         "|  | slow | - | - | - | over 100.0 s |",
+        "|  | hungry | - | - | - | ended at 8.0 GiB of memory |",
         "|  | broken | - | - | - | failed |",
         "|  | other | - | - | - | differs |",
     ]

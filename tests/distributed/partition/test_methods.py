@@ -14,9 +14,9 @@ from shorthaul.distributed.partition.streaming import (
     place_by_stream,
     place_plainly,
 )
-from shorthaul.distributed.partition.target_rows import TargetRows
 from shorthaul.errors import PartitionError
 from shorthaul.graphs import RelationalGraph
+from shorthaul.graphs.inclusion.target_rows import TargetRows
 from tests.distributed.part_folders import drawn_graph, typed_graph
 
 

@@ -287,7 +287,7 @@ def test_wrong_arguments_are_named(tmp_path: Path, options: dict, said: str) -> 
 
 def test_memory_does_not_grow_with_edges(tmp_path: Path) -> None:
     """What is held of a graph on disk is one piece of its edges at a time."""
-    from shorthaul.distributed.partition import target_rows
+    from shorthaul.graphs.inclusion import target_rows
 
     graph = drawn_graph(nodes=50, edges=4000)
     graph.save(tmp_path / "graph")
@@ -302,7 +302,8 @@ def test_cutting_reads_no_more_than_a_piece_at_a_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_checksums: bool
 ) -> None:
     """Also where the graph was opened by the caller; one that was saved without checksums is added up."""
-    from shorthaul.distributed.partition import asked, report, target_rows, writing
+    from shorthaul.distributed.partition import asked, report, writing
+    from shorthaul.graphs.inclusion import target_rows
 
     drawn_graph(nodes=50, edges=4000).save(tmp_path / "graph")
     if not has_checksums:

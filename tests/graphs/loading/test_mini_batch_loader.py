@@ -20,7 +20,7 @@ from shorthaul.tensors import open as open_table
 from shorthaul.tensors import unified
 from shorthaul.tensors.files.formats import find_layout
 from shorthaul.tensors.tables.disk.disk_table import DiskTable
-from shorthaul.tensors.tables.table import HostTable
+from shorthaul.tensors.tables.table import HostTable, TableStats
 from tests.graphs.sampled_graphs import random_graph, verify_sample
 
 NODES = 3000
@@ -344,7 +344,7 @@ def test_rows_come_from_disk_as_they_come_from_memory(
     graph: RelationalGraph, features: torch.Tensor, file: Path, cache: Any
 ) -> None:
     with DiskTable(find_layout(file), cache=cache, cache_bytes="64KiB") as table:
-        loader = MiniBatchLoader(graph, table, seeds=range(1000), batch_size=100, fan_outs=[3, 3])
+        loader = MiniBatchLoader(graph, table, None, range(1000), 100, [3, 3], cache=0)
         for _ in range(2):
             for batch in loader:
                 assert torch.equal(batch.features, features[batch.input_nodes])
@@ -415,6 +415,44 @@ def test_graphsage_on_arxiv_has_the_same_losses_wherever_its_features_lie(tmp_pa
     assert losses[0] == losses[1] == losses[2]
     assert len(losses[0]) == 4
     assert losses[0][-1] < losses[0][0]
+
+
+def test_rows_on_disk_are_read_once_while_coming_batches_ask_for_them(tmp_path: Path) -> None:
+    """Sixteen batches with all the same inputs: the table has a cache by default, and its bytes are counted."""
+    nodes = 512
+    source = torch.arange(nodes).repeat(nodes)
+    graph = RelationalGraph.from_edges(source, torch.arange(nodes).repeat_interleave(nodes))
+    values = torch.randn(nodes, 128)
+    np.save(tmp_path / "features.npy", values.numpy())
+
+    def read(**options) -> tuple[int, TableStats]:
+        with open_table(tmp_path / "features.npy").table as table:
+            loader = MiniBatchLoader(graph, table, None, None, 32, fan_outs=[-1], **options)
+            for batch in loader:
+                assert torch.equal(batch.features, values[batch.input_nodes.long()])
+            return len(loader), table.stats()
+
+    batches, stats = read()
+    assert (batches, stats.misses, stats.hits) == (16, nodes, 15 * nodes)
+    assert values.nbytes <= stats.read_bytes <= values.nbytes + 2 * 4096
+    assert stats.saved_bytes == 15 * values.nbytes
+    for without in ({"cache": 0}, {"prefetch": 0}):
+        _, stats = read(**without)
+        assert (stats.hits, stats.unique_rows) == (0, 16 * nodes)
+        assert stats.read_bytes >= 16 * values.nbytes
+    _, stats = read(cache="64KiB")  # a quarter of the rows
+    assert 0.2 < stats.hit_rate < 0.26
+
+
+def test_a_cache_of_the_users_stays(tmp_path: Path) -> None:
+    graph = RelationalGraph.from_edges([0, 1], [1, 0])
+    np.save(tmp_path / "features.npy", np.zeros((2, 4), np.float32))
+    with open_table(tmp_path / "features.npy", cache="sieve").table as table:
+        own = table.cache
+        MiniBatchLoader(graph, table)
+        assert table.cache is own
+    with pytest.raises(SamplingError, match="cache: expected bytes such as"):
+        MiniBatchLoader(graph, cache="much")
 
 
 INTERRUPTED = """

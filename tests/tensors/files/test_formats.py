@@ -13,13 +13,9 @@ import torch
 from safetensors.torch import save_file
 
 from shorthaul.errors import MissingTableError, TableFormatError, TableOpenError
-from shorthaul.tensors.files.formats import (
-    NPY_DTYPES,
-    SAFETENSORS_DTYPES,
-    DiskLayout,
-    choose_format,
-    find_layout,
-)
+from shorthaul.tensors.files.formats import NPY_DTYPES, choose_format, find_layout
+from shorthaul.tensors.files.layout import DiskLayout
+from shorthaul.tensors.files.safetensors import SAFETENSORS_DTYPES
 
 
 def read(layout: DiskLayout) -> torch.Tensor:

@@ -14,10 +14,10 @@ import torch
 
 from shorthaul.distributed.partition.manifest import sum_tensors
 from shorthaul.distributed.partition.methods import STREAM_PASSES
-from shorthaul.distributed.partition.target_rows import PIECE_EDGES, read_range
 from shorthaul.errors import PartitionError
 from shorthaul.graphs import RelationalGraph
 from shorthaul.graphs.edge_tensors import read_numbers
+from shorthaul.graphs.inclusion.target_rows import PIECE_EDGES, read_range
 from shorthaul.graphs.saved_columns import GraphColumn, sum_up
 from shorthaul.tensors import UnifiedTensor, unified
 from shorthaul.tensors.tables.table import RowTable

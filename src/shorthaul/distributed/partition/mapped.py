@@ -14,7 +14,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
 from shorthaul.distributed.partition.book import PartitionBook
@@ -22,18 +21,15 @@ from shorthaul.distributed.partition.manifest import COLUMNS, Manifest, topology
 from shorthaul.errors import PartFileError
 from shorthaul.graphs import Relation, RelationalGraph, TargetIndex
 from shorthaul.tensors.files.formats import find_layout
+from shorthaul.tensors.files.mapping import can_map, map_rows
 
 
 def map_file(path: str | os.PathLike[str]) -> torch.Tensor:
     """The table in a file, its pages read when they are touched; writing changes this process's alone."""
     layout = find_layout(path)
-    count_bytes = layout.shape[0] * layout.row_bytes if layout.shape else 0
-    if count_bytes == 0:
-        return torch.empty(layout.shape, dtype=layout.dtype, device="cpu")
-    if layout.row_stride_bytes != layout.row_bytes:
+    if not can_map(layout):
         raise PartFileError(path, "its rows do not lie side by side", "Cut the graph again.")
-    mapped = np.memmap(path, np.uint8, "c", layout.offset_bytes, (count_bytes,))
-    return torch.from_numpy(mapped).view(layout.dtype).view(layout.shape)
+    return map_rows(layout)
 
 
 def map_topology(

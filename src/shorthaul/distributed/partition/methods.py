@@ -17,10 +17,10 @@ from typing import Literal, get_args
 import torch
 
 from shorthaul.distributed.partition.streaming import place_by_stream
-from shorthaul.distributed.partition.target_rows import TargetRows
 from shorthaul.errors import MissingExtraError, PartitionError
 from shorthaul.graphs import RelationalGraph
 from shorthaul.graphs.edge_tensors import as_plain
+from shorthaul.graphs.inclusion.target_rows import TargetRows
 
 Method = Literal["range", "metis", "stream"]
 METHODS: tuple[Method, ...] = get_args(Method)

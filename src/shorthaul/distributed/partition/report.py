@@ -11,8 +11,8 @@ from rich.table import Table
 
 from shorthaul.distributed.partition.asked import PartitionWishes
 from shorthaul.distributed.partition.book import PartitionBook
-from shorthaul.distributed.partition.target_rows import PIECE_EDGES, cut_rows
 from shorthaul.graphs import NeighborSampler, RelationalGraph
+from shorthaul.graphs.inclusion.target_rows import PIECE_EDGES, cut_rows
 from shorthaul.units import format_bytes
 
 SAMPLED_BATCHES = 4

@@ -17,7 +17,7 @@ import math
 
 import torch
 
-from shorthaul.distributed.partition.target_rows import Piece, TargetRows
+from shorthaul.graphs.inclusion.target_rows import Piece, TargetRows
 from shorthaul.jit import (
     CppSource,
     DimensionArgument,

@@ -29,7 +29,6 @@ from shorthaul.distributed.partition.asked import (
     read_tables,
     require_wishes,
 )
-from shorthaul.distributed.partition.inclusion import estimate_inclusion
 from shorthaul.distributed.partition.journal import (
     Journal,
     alone_in,
@@ -53,8 +52,9 @@ from shorthaul.distributed.partition.mapped import map_file, map_topology
 from shorthaul.distributed.partition.methods import STREAM_PASSES, place_nodes, weigh_nodes
 from shorthaul.distributed.partition.renumbering import Renumbering, plan_renumbering
 from shorthaul.distributed.partition.report import PartitionReport, count_parts
-from shorthaul.distributed.partition.target_rows import PIECE_EDGES, TargetRows, cut_rows
 from shorthaul.graphs import RelationalGraph, TargetIndex
+from shorthaul.graphs.inclusion.inclusion import estimate_inclusion_of
+from shorthaul.graphs.inclusion.target_rows import PIECE_EDGES, TargetRows, cut_rows
 from shorthaul.tensors.tables.table import RowTable
 
 FEATURES, LABELS = "features", "labels"
@@ -270,7 +270,7 @@ class _Run:
     ) -> dict[str, torch.Tensor]:
         if not self.wishes.hot or not self.tables:
             return {}
-        likely = estimate_inclusion(
+        likely = estimate_inclusion_of(
             self.rows, self._seeds_or_all(), self.wishes.fan_outs, self.wishes.batch_size
         )
         found: dict[str, torch.Tensor] = {}

@@ -25,9 +25,11 @@ from shorthaul.jit.outside_graphs import outside_graphs
 from shorthaul.jit.runtime import alone_after_fork, kernel_threads, limited_threads
 from shorthaul.settings import settings
 from shorthaul.storage import NO_LIMIT_BYTES, BufferPool
+from shorthaul.units import parse_bytes
 
 # How far sampling runs ahead of gathering where a cache can use it: ids are small.
 _WINDOW_BATCHES = 16
+CACHE = "256MiB"  # of rows on disk that coming batches ask for again
 
 
 class Sampled(Protocol):
@@ -96,6 +98,7 @@ class EpochLoader(ABC, Generic[Drawn, Batch]):
         seed: int,
         drop_last: bool,
         prefetch: int,
+        cache: int | str,
         device: torch.device | str | None,
         progress: bool,
     ) -> None:
@@ -108,6 +111,9 @@ class EpochLoader(ABC, Generic[Drawn, Batch]):
         self.epoch = 0
         self._features, self._drawer, self._count, self._seed = features, drawer, count, seed
         self._pool = BufferPool(NO_LIMIT_BYTES, why="mini-batches")
+        cache_bytes = _read_cache(cache)
+        if self.prefetch:  # without batches ahead nothing is known of what will be asked for again
+            features.keep_expected(cache_bytes)
 
     @abstractmethod
     def _complete(self, sample: Drawn, device: torch.device | None) -> Batch:
@@ -236,6 +242,13 @@ def _read_count(name: str, value: Any, least: int) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
         raise SamplingError(f"{name} must be a whole number from {least} on, got {value!r}.")
     return value
+
+
+def _read_cache(cache: int | str) -> int:
+    try:
+        return parse_bytes(cache)
+    except ValueError as error:
+        raise SamplingError(f"cache: {error}.") from error
 
 
 def choose_sampler(

@@ -66,6 +66,15 @@ class FeatureRows:
             for name, (ids, _) in self._split(nodes).items():
                 self.tables[name].expect(ids)
 
+    def keep_expected(self, budget_bytes: int) -> None:
+        """Have tables on disk that keep no rows keep those that coming batches ask for again.
+
+        What there is of `budget_bytes` is shared out evenly; 0 leaves tables as they are.
+        """
+        tables = [each for each in self.all_tables() if each.gains_from_cache]
+        for table in tables if budget_bytes else ():
+            table.keep_expected(budget_bytes // len(tables))
+
     def forget_expected(self) -> None:
         """Tell them that the rest of what was announced will not be asked for."""
         for table in self.all_tables():

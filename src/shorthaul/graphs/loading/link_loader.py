@@ -12,7 +12,7 @@ from shorthaul.graphs.attached_data import range_of_relation
 from shorthaul.graphs.edge_tensors import as_plain, numbers_at, read_numbers
 from shorthaul.graphs.graph import RelationalGraph
 from shorthaul.graphs.loading.edge_columns import EdgeColumns
-from shorthaul.graphs.loading.epochs import EpochLoader, attach_graph, choose_sampler
+from shorthaul.graphs.loading.epochs import CACHE, EpochLoader, attach_graph, choose_sampler
 from shorthaul.graphs.loading.feature_rows import FeatureRows, as_table
 from shorthaul.graphs.loading.link_batch import LinkBatch, LinkSample
 from shorthaul.graphs.loading.link_drawer import LinkDrawer, TrueLinks
@@ -82,6 +82,8 @@ class LinkLoader(EpochLoader[LinkSample, LinkBatch]):
         resample: As in `NeighborSampler` (default True).
         drop_last: Whether a smaller last batch is left out (default False).
         prefetch: Batches made ahead in two threads; 0 makes each when it is asked for (default 2).
+        cache: Memory for rows on disk that coming batches ask for again, where `features` keep none
+            (default `"256MiB"`; 0 for none). It belongs to the table from then on.
         edge_data: Names of the graph's edge data whose rows batches bring for the edges of their
             blocks; None (default) for none.
         device: Where batches are wanted; None (default) leaves them on the CPU.
@@ -113,6 +115,7 @@ class LinkLoader(EpochLoader[LinkSample, LinkBatch]):
         resample: bool = True,
         drop_last: bool = False,
         prefetch: int = 2,
+        cache: int | str = CACHE,
         edge_data: str | Sequence[str] | None = None,
         device: torch.device | str | None = None,
         progress: bool = False,
@@ -145,6 +148,7 @@ class LinkLoader(EpochLoader[LinkSample, LinkBatch]):
             seed=self.sampler.seed,
             drop_last=drop_last,
             prefetch=prefetch,
+            cache=cache,
             device=device,
             progress=progress,
         )

@@ -12,7 +12,7 @@ from shorthaul.errors import SamplingError
 from shorthaul.graphs.edge_tensors import read_numbers
 from shorthaul.graphs.graph import RelationalGraph
 from shorthaul.graphs.loading.edge_columns import EdgeColumns
-from shorthaul.graphs.loading.epochs import EpochLoader, attach_graph, choose_sampler
+from shorthaul.graphs.loading.epochs import CACHE, EpochLoader, attach_graph, choose_sampler
 from shorthaul.graphs.loading.feature_rows import FeatureRows, as_table, gather_beside
 from shorthaul.graphs.loading.mini_batch import MiniBatch
 from shorthaul.graphs.loading.typed_batch import GraphTypes
@@ -79,6 +79,8 @@ class MiniBatchLoader(EpochLoader[NeighborSample, MiniBatch]):
         resample: As in `NeighborSampler` (default True).
         drop_last: Whether a smaller last batch is left out (default False).
         prefetch: Batches made ahead in two threads; 0 makes each when it is asked for (default 2).
+        cache: Memory for rows on disk that coming batches ask for again, where `features` keep none
+            (default `"256MiB"`; 0 for none). It belongs to the table from then on.
         edge_data: Names of the graph's edge data whose rows batches bring for the edges of their
             blocks; None (default) for none.
         device: Where batches are wanted; None (default) leaves them on the CPU.
@@ -105,6 +107,7 @@ class MiniBatchLoader(EpochLoader[NeighborSample, MiniBatch]):
         resample: bool = True,
         drop_last: bool = False,
         prefetch: int = 2,
+        cache: int | str = CACHE,
         edge_data: str | Sequence[str] | None = None,
         device: torch.device | str | None = None,
         progress: bool = False,
@@ -134,6 +137,7 @@ class MiniBatchLoader(EpochLoader[NeighborSample, MiniBatch]):
             seed=self.sampler.seed,
             drop_last=drop_last,
             prefetch=prefetch,
+            cache=cache,
             device=device,
             progress=progress,
         )

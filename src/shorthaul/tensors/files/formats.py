@@ -14,7 +14,6 @@ Nothing in a file is ever executed: pickles are read with `weights_only=True` an
 from __future__ import annotations
 
 import ast
-import json
 import math
 import os
 import stat
@@ -22,7 +21,7 @@ import struct
 import zipfile
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, BinaryIO, Literal
 
@@ -31,7 +30,13 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from shorthaul.errors import MissingTableError, TableFormatError, TableOpenError
-from shorthaul.tensors.kernels.stored_rows import FLOATING
+from shorthaul.tensors.files.layout import (
+    WIDENED_DTYPES,
+    WRITE_AGAIN,
+    DiskLayout,
+    choose_name,
+)
+from shorthaul.tensors.files.safetensors import find_safetensors_layout
 
 Format = Literal["npy", "safetensors", "torch", "raw"]
 
@@ -45,27 +50,7 @@ SUFFIXES: Mapping[str, Format] = {
 NPY_MAGIC = b"\x93NUMPY"
 ZIP_MAGIC = b"PK\x03\x04"
 LONGEST_NPY_HEADER_BYTES = 1 << 16
-LONGEST_SAFETENSORS_HEADER_BYTES = 100 << 20  # what the format's own reader allows
 
-# The dtypes that a table may have, by the names of safetensors.
-SAFETENSORS_DTYPES: Mapping[str, torch.dtype] = {
-    "F64": torch.float64,
-    "F32": torch.float32,
-    "F16": torch.float16,
-    "BF16": torch.bfloat16,
-    "I64": torch.int64,
-    "I32": torch.int32,
-    "I16": torch.int16,
-    "I8": torch.int8,
-    "U64": torch.uint64,
-    "U32": torch.uint32,
-    "U16": torch.uint16,
-    "U8": torch.uint8,
-    "BOOL": torch.bool,
-    "F8_E4M3": torch.float8_e4m3fn,
-    "F8_E5M2": torch.float8_e5m2,
-    "C64": torch.complex64,
-}
 # Those of numpy, which has no bfloat16 and no float8, by `numpy.dtype.str` without byte order.
 NPY_DTYPES: Mapping[str, torch.dtype] = {
     "f8": torch.float64,
@@ -83,35 +68,6 @@ NPY_DTYPES: Mapping[str, torch.dtype] = {
     "c8": torch.complex64,
     "c16": torch.complex128,
 }
-# Stored dtypes that the gather kernels widen to float32.
-WIDENED_DTYPES = frozenset({torch.float16, torch.bfloat16})
-# Tensor names and the metadata key of a quantized table in a .safetensors file.
-ROWS_NAME, SCALES_NAME, SEEN_DTYPE_KEY = "rows", "scales", "shorthaul.seen_dtype"
-
-
-@dataclass(frozen=True)
-class DiskLayout:
-    """Where the rows of one table lie in a file, and as what."""
-
-    path: Path  # links resolved
-    offset_bytes: int  # of row 0
-    dtype: torch.dtype  # what the user sees
-    shape: tuple[int, ...]  # (rows, *row shape)
-    row_stride_bytes: int  # from one row to the next; more than a row where columns were cut off
-    scales: DiskLayout | None = None  # one number per row, for rows stored as int8
-    stored_dtype: torch.dtype | None = None  # what lies in the file, when the user sees another
-
-    @property
-    def row_bytes(self) -> int:
-        """Bytes of one row in the file."""
-        return math.prod(self.shape[1:]) * (self.stored_dtype or self.dtype).itemsize
-
-    @property
-    def stop_bytes(self) -> int:
-        """The first byte after the last row."""
-        if self.shape[0] == 0 or self.row_bytes == 0:
-            return self.offset_bytes
-        return self.offset_bytes + (self.shape[0] - 1) * self.row_stride_bytes + self.row_bytes
 
 
 def find_layout(
@@ -160,7 +116,7 @@ def find_layout(
         raise MissingTableError(path) from error
     except OSError as error:
         raise TableOpenError(path, error.errno or 0) from error
-    for each in filter(None, (layout, layout.scales)):
+    for each in filter(None, (layout, layout.scales, layout.order)):
         _require_fits(each, size_bytes)
     return layout
 
@@ -221,7 +177,7 @@ def _npy_layout(file: BinaryIO, path: Path, name: str | None) -> DiskLayout:
     _require_no_name(path, name, "npy")
     magic = file.read(8)
     if len(magic) < 8 or not magic.startswith(NPY_MAGIC) or magic[6] not in (1, 2, 3):
-        raise TableFormatError(path, "it does not begin as a .npy file does", _WRITE_AGAIN)
+        raise TableFormatError(path, "it does not begin as a .npy file does", WRITE_AGAIN)
     width = 2 if magic[6] == 1 else 4
     (length,) = struct.unpack("<H" if width == 2 else "<I", file.read(width).ljust(width, b"\0"))
     text = file.read(min(length, LONGEST_NPY_HEADER_BYTES))
@@ -230,7 +186,7 @@ def _npy_layout(file: BinaryIO, path: Path, name: str | None) -> DiskLayout:
         order, fortran, shape = header["descr"], header["fortran_order"], header["shape"]
         sizes = tuple(int(each) for each in shape)
     except (ValueError, SyntaxError, KeyError, TypeError, MemoryError, RecursionError) as error:
-        raise TableFormatError(path, "its .npy header cannot be read", _WRITE_AGAIN) from error
+        raise TableFormatError(path, "its .npy header cannot be read", WRITE_AGAIN) from error
     dtype = _npy_dtype(path, order)
     if fortran and sum(size > 1 for size in sizes) > 1:
         raise TableFormatError(
@@ -260,64 +216,6 @@ def _npy_dtype(path: Path, order: object) -> torch.dtype:
     return NPY_DTYPES[text.lstrip("<>|=")]
 
 
-def _safetensors_layout(file: BinaryIO, path: Path, name: str | None) -> DiskLayout:
-    prefix = file.read(8)
-    length = struct.unpack("<Q", prefix)[0] if len(prefix) == 8 else 0
-    if not 2 <= length <= LONGEST_SAFETENSORS_HEADER_BYTES:
-        raise TableFormatError(path, "it does not begin as a .safetensors file does", _WRITE_AGAIN)
-    try:
-        header = json.loads(file.read(length))
-        metadata = header.pop("__metadata__", {})
-        entries = {
-            key: _safetensors_entry(path, 8 + length, key, entry) for key, entry in header.items()
-        }
-        seen = SAFETENSORS_DTYPES[metadata[SEEN_DTYPE_KEY]] if SEEN_DTYPE_KEY in metadata else None
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        if isinstance(error, TableFormatError):
-            raise
-        raise TableFormatError(
-            path, "its .safetensors header cannot be read", _WRITE_AGAIN
-        ) from error
-    if seen is not None and name in (None, ROWS_NAME) and ROWS_NAME in entries:
-        rows, scales = entries[ROWS_NAME], entries.get(SCALES_NAME)
-        _require_quantized(rows, seen, scales)
-        return replace(rows, dtype=seen, stored_dtype=rows.dtype, scales=scales)
-    return entries[_choose_name(path, name, tuple(entries))]
-
-
-def _require_quantized(rows: DiskLayout, seen: torch.dtype, scales: DiskLayout | None) -> None:
-    """Refuse a table that is said to be quantized and is not stored as one."""
-    is_table = rows.dtype in (*WIDENED_DTYPES, torch.int8, seen) and seen in FLOATING
-    is_table &= (scales is not None) is (rows.dtype is torch.int8)
-    if scales is not None:
-        is_table &= scales.dtype is torch.float32 and scales.shape == rows.shape[:1]
-    if not is_table:
-        scales_text = "no scales" if scales is None else f"scales {scales.dtype} {scales.shape}"
-        raise TableFormatError(
-            rows.path,
-            f"rows of {rows.dtype} {rows.shape} with {scales_text}, seen as {seen}, are no "
-            "quantized table: one is float16 or bfloat16 without scales, or int8 with a "
-            "torch.float32 scale for each row",
-            "Write it again: sh.save_features(path, tensor, quantize=...).",
-        )
-
-
-def _safetensors_entry(path: Path, start_bytes: int, key: str, entry: Any) -> DiskLayout:
-    first, stop = entry["data_offsets"]
-    if entry["dtype"] not in SAFETENSORS_DTYPES:
-        raise TableFormatError(
-            path, f"tensor {key!r} holds {entry['dtype']}, which is not read", _WRITE_AGAIN
-        )
-    dtype = SAFETENSORS_DTYPES[entry["dtype"]]
-    shape = tuple(int(each) for each in entry["shape"])
-    if min(shape, default=0) < 0 or first < 0 or math.prod(shape) * dtype.itemsize != stop - first:
-        raise TableFormatError(
-            path, f"the header's offsets of tensor {key!r} contradict its shape", _WRITE_AGAIN
-        )
-    row_bytes = math.prod(shape[1:]) * dtype.itemsize
-    return DiskLayout(path, start_bytes + int(first), dtype, shape, row_bytes)
-
-
 def _torch_layout(file: BinaryIO, path: Path, name: str | None) -> DiskLayout:
     records = _torch_records(file, path)
     try:
@@ -334,13 +232,13 @@ def _torch_layout(file: BinaryIO, path: Path, name: str | None) -> DiskLayout:
             "torch.save(tensor, path).",
         ) from error
     tensors = _named_tensors(content)
-    tensor = tensors[_choose_name(path, name, tuple(tensors))]
+    tensor = tensors[choose_name(path, name, tuple(tensors))]
     is_dense = tensor.layout == torch.strided and not tensor.is_quantized
     start = getattr(tensor.untyped_storage(), "_checkpoint_offset", None) if is_dense else None
     size = tensor.dtype.itemsize
     if start not in records:
         raise TableFormatError(
-            path, "the tensor's numbers do not lie in the file as they are in memory", _WRITE_AGAIN
+            path, "the tensor's numbers do not lie in the file as they are in memory", WRITE_AGAIN
         )
     if tensor.is_conj() or tensor.is_neg():
         raise TableFormatError(
@@ -381,7 +279,7 @@ def _torch_records(file: BinaryIO, path: Path) -> set[int]:
             "torch.save(torch.load(path, weights_only=True), path).",
         ) from error
     if orders - {b"little"}:
-        raise TableFormatError(path, "its numbers have the other byte order", _WRITE_AGAIN)
+        raise TableFormatError(path, "its numbers have the other byte order", WRITE_AGAIN)
     return starts
 
 
@@ -399,22 +297,6 @@ def _named_tensors(content: object) -> dict[str, torch.Tensor]:
         for key, value in parts
         for rest, tensor in _named_tensors(value).items()
     }
-
-
-def _choose_name(path: Path, name: str | None, names: Sequence[str]) -> str:
-    if name is None and len(names) == 1:
-        return names[0]
-    if name is None or name not in names:
-        shown = ", ".join(sorted(names)[:20]) + (", ..." if len(names) > 20 else "")
-        asked = "no `name` was given" if name is None else f"{name!r} is none of them"
-        raise TableFormatError(
-            path,
-            f"it holds {len(names)} tensors ({shown}), and {asked}"
-            if names
-            else "it holds no tensor",
-            "Choose one: sh.open(path, name=...)." if names else _WRITE_AGAIN,
-        )
-    return name
 
 
 def _contiguous_layout(
@@ -483,6 +365,5 @@ def _require_fits(layout: DiskLayout, size_bytes: int) -> None:
         )
 
 
-_WRITE_AGAIN = "Write it again: sh.save_features(path, tensor)."
 _ZIP_ERRORS = zipfile.BadZipFile, struct.error, zlib.error, EOFError, RuntimeError, ValueError
-_READERS = {"npy": _npy_layout, "safetensors": _safetensors_layout, "torch": _torch_layout}
+_READERS = {"npy": _npy_layout, "safetensors": find_safetensors_layout, "torch": _torch_layout}

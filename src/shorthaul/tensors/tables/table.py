@@ -159,6 +159,14 @@ class RowTable(ABC):
         """Whether it gains from knowing what will be asked of it; only caches do."""
         return False
 
+    @property
+    def gains_from_cache(self) -> bool:
+        """Whether rows are slow to come and none of them are kept."""
+        return False
+
+    def keep_expected(self, budget_bytes: int) -> None:  # noqa: B027
+        """Keep, from now on and within that memory, rows that are expected; where it `gains_from_cache`."""
+
     def expect(self, ids: torch.Tensor) -> None:  # noqa: B027 (most tables have nothing to prepare)
         """A later gather, after those told before, will ask for `ids`."""
 

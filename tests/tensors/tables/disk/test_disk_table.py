@@ -23,7 +23,7 @@ from shorthaul.storage import (
     faulty_engine,
     throttled_engine,
 )
-from shorthaul.tensors.files.formats import DiskLayout
+from shorthaul.tensors.files.layout import DiskLayout
 from shorthaul.tensors.tables.disk.disk_table import DiskTable
 from shorthaul.tensors.tables.quantized import quantize_rows
 from tests.contracts.row_table_contract import RowTableContract, ids_of, values_of

@@ -10,7 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shorthaul.tensors.files.formats import DiskLayout
+from shorthaul.tensors.files.layout import DiskLayout
 from shorthaul.tensors.tables.disk.plan import plan_rows
 
 ROWS = 200

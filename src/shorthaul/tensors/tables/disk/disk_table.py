@@ -47,7 +47,7 @@ from shorthaul.storage import (
     Ticket,
     open_file,
 )
-from shorthaul.tensors.files.formats import DiskLayout
+from shorthaul.tensors.files.layout import DiskLayout
 from shorthaul.tensors.kernels import host_kernels
 from shorthaul.tensors.kernels.host_kernels import plain_ids, require_ids
 from shorthaul.tensors.kernels.plain_rows import Reduction
@@ -56,6 +56,7 @@ from shorthaul.tensors.memory.row_buffers import choose_out, empty_rows
 from shorthaul.tensors.tables.disk.disk_ticket import DiskTicket
 from shorthaul.tensors.tables.disk.plan import Piece, RowPlan, plan_rows
 from shorthaul.tensors.tables.disk.row_cache import Policy, RowCache
+from shorthaul.tensors.tables.disk.row_order import RowOrder
 from shorthaul.tensors.tables.disk.shared_engine import shared_engine
 from shorthaul.tensors.tables.disk.stretch import can_read_stretch, read_stretch
 from shorthaul.tensors.tables.table import GatherTicket, RowTable, TableStats, require_reduction
@@ -102,12 +103,16 @@ class DiskTable(Closing, RowTable):
         self._pool = BufferPool(buffer_bytes, why="rows on their way from disk")
         self._piece_bytes = max(2**16, parse_bytes(buffer_bytes) // PIECES_AHEAD)
         self.cache: RowCache | None = None
-        if cache is not None:
-            self.cache = RowCache(cache, budget_bytes=cache_bytes, row_bytes=layout.row_bytes)
         self._stats = TableStats()
         self._start_afresh()
         self._require_unchanged()
-        self._scales = self._read_scales(layout.scales)
+        self._scales = self._read_beside(layout.scales, "scales of rows")
+        first = self._read_beside(layout.order, "order of rows")
+        self._order = None if first is None else RowOrder(first, self.rows, layout.path)
+        if cache is not None:
+            if self._order is not None and isinstance(cache, torch.Tensor):
+                cache = self._places(plain_ids(cache.cpu().long(), self.rows))
+            self.cache = RowCache(cache, budget_bytes=cache_bytes, row_bytes=layout.row_bytes)
         _tables.add(self)
 
     @alone_after_fork
@@ -171,7 +176,7 @@ class DiskTable(Closing, RowTable):
     def read(self, start: int, stop: int) -> torch.Tensor:
         """Rows `start` to `stop`, read now, as they lie in the file where they lie side by side."""
         is_inside = 0 <= start < stop <= self.rows and not self.is_closed
-        if is_inside and self.cache is None and can_read_stretch(self.layout):
+        if is_inside and can_read_stretch(self.layout):
             self._require_unchanged()
             with contextlib.suppress(StorageError):  # the gather below names the rows
                 rows, read_bytes = read_stretch(
@@ -188,13 +193,25 @@ class DiskTable(Closing, RowTable):
         """Whether there is a cache that could make use of it."""
         return self.cache is not None
 
+    @property
+    def gains_from_cache(self) -> bool:
+        """Whether it has none."""
+        return self.cache is None and self.layout.row_bytes > 0
+
+    def keep_expected(self, budget_bytes: int) -> None:
+        """Have a cache that looks ahead, unless there is one."""
+        if self.gains_from_cache and not self.is_closed:
+            self.cache = RowCache(
+                "belady", budget_bytes=budget_bytes, row_bytes=self.layout.row_bytes
+            )
+
     @alone_after_fork
     def expect(self, ids: torch.Tensor) -> None:
         """Tell the cache that a later gather, after those told before, will ask for `ids`."""
         if self.cache is not None:
-            whole = torch.unique(plain_ids(ids, self.rows))
+            places = torch.unique(self._places(plain_ids(ids, self.rows)))
             with self._lock:
-                self.cache.expect(whole)
+                self.cache.expect(places)
 
     def forget_expected(self) -> None:
         """What was expected will not come."""
@@ -224,7 +241,7 @@ class DiskTable(Closing, RowTable):
 
     def _start(self, ids: torch.Tensor, out: torch.Tensor | None, priority: Priority) -> DiskTicket:
         require_ids(ids)
-        whole = plain_ids(ids, self.rows)
+        whole = self._places(plain_ids(ids, self.rows))
         result = choose_out(out, (len(ids), *self.row_shape), self.dtype, ids)
         handed_out = result if out is None else out
         if self.stored_dtype is self.dtype:
@@ -243,6 +260,7 @@ class DiskTable(Closing, RowTable):
 
     def _gather_stored(self, whole_ids: torch.Tensor) -> StoredRows:
         """Rows as they lie in the file, with their scales: what the kernels take."""
+        whole_ids = self._places(whole_ids)
         stored = empty_rows((len(whole_ids), *self.row_shape), self.stored_dtype)
         _Reading(self, whole_ids, stored, Priority.DEMAND).finish()
         scales = None if self._scales is None else self._scales[whole_ids]
@@ -263,14 +281,18 @@ class DiskTable(Closing, RowTable):
                 f"it has {status.st_size:,} bytes now, and its rows end at byte {last_bytes:,}",
             )
 
-    def _read_scales(self, layout: DiskLayout | None) -> torch.Tensor | None:
-        """All of them, four bytes a row: reading each beside its row would double the requests."""
+    def _places(self, whole_ids: torch.Tensor) -> torch.Tensor:
+        """Where rows lie among those of the file."""
+        return whole_ids if self._order is None else self._order.places(whole_ids)
+
+    def _read_beside(self, layout: DiskLayout | None, why: str) -> torch.Tensor | None:
+        """All of a column, some bytes a row: reading each beside its row would double the requests."""
         if layout is None:
             return None
-        scales = torch.empty(layout.shape[0], dtype=torch.float32, device="cpu")
-        if len(scales):
-            self.engine.read(self.file, layout.offset_bytes, scales, why="scales of rows").wait()
-        return scales
+        column = torch.empty(layout.shape[0], dtype=layout.dtype, device="cpu")
+        if len(column):
+            self.engine.read(self.file, layout.offset_bytes, column, why=why).wait()
+        return column
 
     def _add(self, **more: float) -> None:
         with self._lock:
@@ -417,6 +439,8 @@ class _Reading:
             for failure in failures
             for row in self.plan.rows_of_request(under.piece, failure.range_index)
         ]
+        if (order := self.table._order) is not None:
+            rows = order.ids(torch.tensor(rows, dtype=torch.int64, device="cpu")).tolist()
         return RowReadError(self.table.layout.path, rows, error)
 
 

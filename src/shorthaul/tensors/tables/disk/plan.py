@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from shorthaul.storage.coalesce import Int64Array, ReadPlan, plan_reads
-from shorthaul.tensors.files.formats import DiskLayout
+from shorthaul.tensors.files.layout import DiskLayout
 
 # A request costs a disk as much as some 16 KiB of bandwidth, and a processor some microseconds, so
 # rows this close together are read as one.

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from shorthaul.storage import StorageEngine, StorageFile
-from shorthaul.tensors.files.formats import DiskLayout
+from shorthaul.tensors.files.layout import DiskLayout
 from shorthaul.tensors.memory.row_buffers import empty_rows
 
 WHY = "rows in succession"
@@ -17,7 +17,8 @@ def can_read_stretch(layout: DiskLayout) -> bool:
     """Whether rows lie in the file side by side, as the user sees them."""
     size = layout.dtype.itemsize
     return (
-        layout.stored_dtype in (None, layout.dtype)
+        layout.order is None
+        and layout.stored_dtype in (None, layout.dtype)
         and 0 < layout.row_bytes == layout.row_stride_bytes
         and layout.offset_bytes % size == 0
     )

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 
-from shorthaul.distributed.partition.inclusion import estimate_inclusion
-from shorthaul.distributed.partition.target_rows import TargetRows
+from shorthaul.errors import SeedRangeError
 from shorthaul.graphs import NeighborSampler, RelationalGraph
+from shorthaul.graphs.inclusion.inclusion import estimate_inclusion, estimate_inclusion_of
+from shorthaul.graphs.inclusion.target_rows import TargetRows
 from tests.distributed.part_folders import drawn_graph
 
 
@@ -14,7 +16,7 @@ def test_they_tell_which_rows_batches_have() -> None:
     ends = torch.randint(400, (2, 2400), generator=torch.Generator().manual_seed(1))
     graph = RelationalGraph.from_edge_index(ends, num_nodes=400)
     seeds, fan_outs, size, batches = torch.arange(0, 400, 4), [3, 2], 10, 400
-    estimated = estimate_inclusion(TargetRows(graph, 100), seeds, fan_outs, size)
+    estimated = estimate_inclusion_of(TargetRows(graph, 100), seeds, fan_outs, size)
     sampler = NeighborSampler(graph, fan_outs, seed=5)
     generator = torch.Generator().manual_seed(0)
     counts = torch.zeros(400)
@@ -28,5 +30,14 @@ def test_they_tell_which_rows_batches_have() -> None:
 
 def test_all_neighbors_of_certain_seeds_are_certain() -> None:
     graph = drawn_graph(nodes=50, edges=100)
-    seeds = torch.arange(50)
-    assert estimate_inclusion(TargetRows(graph), seeds, [-1], 50).min() > 1 - 1e-9
+    assert estimate_inclusion(graph, None, [-1], 50).min() > 1 - 1e-9
+
+
+def test_graphs_on_disk_and_in_memory_say_the_same_and_seeds_are_looked_at(tmp_path) -> None:
+    graph = drawn_graph(nodes=50, edges=400)
+    graph.save(tmp_path)
+    opened = RelationalGraph.open(tmp_path)
+    expected = estimate_inclusion(graph, torch.arange(10), [3, 2], 4)
+    assert torch.equal(estimate_inclusion(opened, list(range(10)), [3, 2], 4), expected)
+    with pytest.raises(SeedRangeError, match="seed 50 at position 0"):
+        estimate_inclusion(graph, [50])

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import torch
 
-from shorthaul.graphs import RelationalGraph
+from shorthaul.graphs.graph import RelationalGraph
 from shorthaul.tensors import UnifiedTensor
 
 PIECE_EDGES = 2**22
