@@ -13,15 +13,23 @@ from hypothesis import strategies as st
 from shorthaul.conv import aten
 from shorthaul.conv.execution.execute import run_forward, run_grad_input, run_grad_weight, supports
 from shorthaul.conv.execution.packing import pack, packed_weights
-from shorthaul.conv.execution.plan import WORKSPACE_STEP, find_workspace, plan_forward
+from shorthaul.conv.execution.plan import (
+    WORKSPACE_STEP,
+    find_workspace,
+    forget_plans,
+    plan_forward,
+    plan_grad_weight,
+)
 from shorthaul.conv.functional import conv2d
 from shorthaul.conv.methods.base import SPECIALIZED_FLOPS, ConvSchedule
 from shorthaul.conv.methods.gradients.weight import plan_gradient
 from shorthaul.conv.methods.window_blocks import choose_windows, has_much_padding
+from shorthaul.conv.methods.window_kernel import WindowKernel
 from shorthaul.conv.planning.choice import candidate_schedules, choose_schedule, schedule_gradient
 from shorthaul.conv.problem import ACTIVATIONS, LAYOUTS, ConvProblem
-from shorthaul.conv.problem.geometry import forward_task
+from shorthaul.conv.problem.geometry import KernelShape, forward_task
 from shorthaul.conv.problem.machine import this_machine
+from shorthaul.jit.runtime import kernel_threads
 from tests.conv.problems import ACTIVATION_LAYOUTS, Case, cases, in_double
 from tests.conv.tolerances import require_close
 
@@ -617,6 +625,53 @@ def test_specialized_and_general_kernels_give_the_same_bits(problem: ConvProblem
     general = require_forward(case, schedule=replace(schedule, is_specialized=False))
     special = require_forward(case, schedule=replace(schedule, is_specialized=True))
     assert torch.equal(general, special)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("groups", [1, 2])
+def test_layers_of_every_width_share_kernels_that_give_the_bits_of_their_own(
+    layout: str, groups: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    padding, threads = ((0, 0), (1, 1), (1, 1)), kernel_threads()
+    cases = [
+        Case(
+            ConvProblem(
+                channels * groups, 24 * groups, (1, 3, 3), padding=padding, groups=groups,
+                layout=layout,
+            ),
+            2,
+            (1, 40, 33),
+        )
+        for channels in (40, 64)
+    ]  # fmt: skip
+
+    def run(case: Case) -> tuple[torch.Tensor, ...]:
+        image, weight, bias = case.tensors()
+        gradient = output_like(case, seed=1)
+        return (
+            run_forward(case.problem, image, weight, bias),
+            run_grad_input(case.problem, gradient, weight, case.sizes),
+            run_grad_weight(case.problem, gradient, image),
+        )
+
+    def kernels() -> set[object]:
+        sizes = (2, 1, 40, 33)
+        forward = (plan_forward(each.problem, sizes, None, threads) for each in cases)
+        weights = (plan_grad_weight(each.problem, sizes, threads) for each in cases)
+        return {each.kernel for each in (*forward, *weights)}
+
+    shared, few = [run(each) for each in cases], kernels()
+    forget_plans()
+    with monkeypatch.context() as patched:
+        patched.setattr(WindowKernel, "for_every_width", lambda kernel: kernel)
+        patched.setattr(KernelShape, "without_channels", lambda shape: shape)
+        own, many = [run(each) for each in cases], kernels()
+    forget_plans()
+    assert (len(few), len(many)) == (2, 4)
+    for case, together, alone in zip(cases, shared, own, strict=True):
+        assert all(map(torch.equal, together, alone))
+        require_forward(case)
+        require_gradients(case)
 
 
 def test_every_candidate_and_cut_gives_the_same_bits() -> None:

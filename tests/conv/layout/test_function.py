@@ -22,6 +22,8 @@ SHAPE = KernelShape(3, 8, 1, (1, 3, 5), (1, 1, 2), (1, 1, 1))
 def test_general_kernels_are_told_their_shape_and_special_ones_are_not() -> None:
     assert number_names(("own",), None) == ("own", *SIZE_NAMES, *SHAPE_NAMES)
     assert number_names(("own",), SHAPE) == ("own", *SIZE_NAMES)
+    channels = ("in_channels", "out_channels", "groups")
+    assert number_names(("own",), SHAPE.without_channels()) == ("own", *SIZE_NAMES, *channels)
 
 
 @pytest.mark.parametrize(("struct", "names"), [("Shape", SHAPE_NAMES), ("Sizes", SIZE_NAMES)])

@@ -5,8 +5,17 @@ from dataclasses import replace
 import pytest
 import torch
 
-from shorthaul.conv.methods.planar import WORKSPACE, PlanarKernel, emit_planar_kernel
+from shorthaul.conv.methods.base import ConvSchedule
+from shorthaul.conv.methods.planar import (
+    PLANE_BYTES,
+    WORKSPACE,
+    Planar,
+    PlanarKernel,
+    emit_planar_kernel,
+)
 from shorthaul.conv.methods.text import ACTIVATION_TYPES
+from shorthaul.conv.problem import ConvProblem
+from shorthaul.conv.problem.geometry import forward_task
 from shorthaul.conv.problem.machine import AVX2, AVX512, NEON, VectorMachine
 
 KERNEL = PlanarKernel(torch.float32, False, None, AVX2, 3, 4)
@@ -69,8 +78,9 @@ def changed_lines(one: str, other: str) -> list[str]:
 def test_other_machines_change_lanes_and_tile_only(
     machine: VectorMachine, tile: tuple[int, int], lines: list[str]
 ) -> None:
-    other = replace(KERNEL, machine=machine, rows=tile[0], vectors=tile[1])
-    assert changed_lines(emit_planar_kernel(KERNEL).text, emit_planar_kernel(other).text) == lines
+    one = replace(KERNEL, counts=(1,))
+    other = replace(one, machine=machine, rows=tile[0], vectors=tile[1])
+    assert changed_lines(emit_planar_kernel(one).text, emit_planar_kernel(other).text) == lines
 
 
 def test_the_layout_changes_one_constant() -> None:
@@ -106,3 +116,23 @@ def test_values_are_summed_wide(dtype: torch.dtype, real: str, lanes: int, value
         in source.text
     )
     assert source.name == f"conv_planar_3x4_{str(dtype).removeprefix('torch.')}_contiguous"
+
+
+def test_only_tiles_that_occur_are_compiled() -> None:
+    call = "run_tile(std::integral_constant<int, {}>{{}});"
+    every = emit_planar_kernel(KERNEL).text
+    assert "{DISPATCH}" not in every
+    assert [call.format(count) in every for count in (1, 2, 3, 4)] == [True, True, True, False]
+    some = emit_planar_kernel(replace(KERNEL, counts=(2, 3))).text
+    assert f"if (left <= 2) {call.format(2)}\n          else {call.format(3)}" in some
+    assert call.format(1) not in some
+
+
+@pytest.mark.parametrize(
+    ("channels", "size", "counts"),
+    [(8, 9, (4,)), (6, 9, ()), (6, 3000, (2, 4)), (2, 9, (2,))],
+)
+def test_small_work_shares_a_kernel_unless_all_tiles_are_whole(channels, size, counts) -> None:
+    task = forward_task(ConvProblem(5, channels, (1, 3, 3)), 1, (1, size, size))
+    plan = Planar().plan(task, None, ConvSchedule("planar", 4, 3, strip_bytes=PLANE_BYTES), 1)
+    assert plan.kernel.counts == counts

@@ -22,6 +22,11 @@ def test_a_special_kernel_has_constants_for_its_shape() -> None:
     text = emit_sizes_and_shape(names, SHAPE)
     assert "constexpr Shape shape{3, 8, 1, 1, 3, 5, 1, 1, 2, 1, 1, 1};" in text
     assert "const Shape shape{in_channels," in emit_sizes_and_shape(names, None)
+    taps = SHAPE.without_channels()
+    text = emit_sizes_and_shape(number_names((), taps), taps)
+    assert (
+        "  const Shape shape{in_channels, out_channels, groups, 1, 3, 5, 1, 1, 2, 1, 1, 1};" in text
+    )
 
 
 def test_a_kernel_begins_with_its_types() -> None:

@@ -128,12 +128,41 @@ def test_a_general_kernel_differs_in_its_shape_only() -> None:
 
 def test_only_panel_widths_that_occur_are_compiled() -> None:
     call = "run_panel(std::integral_constant<int, {}>{{}});"
-    assert emit_panel_widths(KERNEL) == (
-        f"if (channels <= 1 * lanes) {call.format(1)}\n"
-        f"        else if (channels <= 2 * lanes) {call.format(2)}"
+    both = f"if (channels <= 1 * lanes) {call.format(1)}\n        else {call.format(2)}"
+    assert emit_panel_widths(replace(KERNEL, widths=(1, 2))) == both
+    assert emit_panel_widths(replace(KERNEL, shape=None)) == both
+    assert emit_panel_widths(replace(KERNEL, widths=(2,))) == call.format(2)
+
+
+def test_layers_of_every_width_share_a_kernel_where_runs_are_long() -> None:
+    kernel = replace(KERNEL, windows="rows")
+    free, wider = (
+        replace(kernel, shape=replace(SHAPE, in_channels=channels)).for_every_width()
+        for channels in (64, 512)
     )
-    whole = replace(KERNEL, shape=replace(SHAPE, out_channels=32))
-    assert emit_panel_widths(whole) == f"if (channels <= 2 * lanes) {call.format(2)}"
+    assert free == wider
+    source = emit_window_kernel(free)
+    assert source.name == "conv_window_any_1x3x3"
+    assert "Windows::rows, false, even_runs, 0, true, has_prefetch>" in source.text
+    assert "  const Shape shape{in_channels, out_channels, groups, 1, 3, 3, 1, 1, 1," in source.text
+    assert (
+        "in_channels = numbers[26], out_channels = numbers[27], groups = numbers[28]" in source.text
+    )
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"shape": replace(SHAPE, in_channels=16)},  # the runs are short
+        {"shape": replace(SHAPE, in_channels=68)},  # they have a rest
+        {"shape": replace(SHAPE, in_channels=8192)},  # they are cut
+        {"rows": 14},  # even steps from window to window are constants
+        {"shape": None},
+    ],
+)
+def test_kernels_that_gain_by_their_channels_keep_them(changes) -> None:
+    kernel = replace(KERNEL, windows="rows", **changes)
+    assert kernel.for_every_width() == kernel
 
 
 @pytest.mark.parametrize(

@@ -200,6 +200,9 @@ def test_the_dilation_of_a_single_value_is_forgotten() -> None:
 )
 def test_names_of_shapes(shape: KernelShape, expected: str) -> None:
     assert shape.describe() == expected
+    taps = shape.without_channels()
+    assert (shape.has_channels, taps.has_channels) == (True, False)
+    assert taps.describe() == "any_" + expected.partition("_")[2].partition("_g")[0]
 
 
 def test_numbers_in_the_order_of_the_kernels() -> None:

@@ -34,8 +34,19 @@ def sum_dtype(dtype: torch.dtype) -> torch.dtype:
 
 
 def number_names(own: tuple[str, ...], shape: KernelShape | None) -> tuple[str, ...]:
-    """A kernel's own numbers, the sizes of a call, and its shape unless that is constant."""
-    return (*own, *SIZE_NAMES, *(SHAPE_NAMES if shape is None else ()))
+    """A kernel's own numbers, the sizes of a call, and what of its shape is not constant."""
+    return (*own, *SIZE_NAMES, *SHAPE_NAMES[: count_variable(shape)])
+
+
+def count_variable(shape: KernelShape | None) -> int:
+    """How many of a shape's values, from the first on, a kernel reads that was compiled for `shape`.
+
+    Args:
+        shape: What is constant in it: all, all but the channels, or nothing (None).
+    """
+    if shape is None:
+        return len(SHAPE_NAMES)
+    return 0 if shape.has_channels else SHAPE_NAMES.index("kernel_d")
 
 
 def convolve_function(dtype: torch.dtype) -> Function:

@@ -11,8 +11,9 @@ from typing import Any
 
 import torch
 
+from shorthaul.conv.layout.function import count_variable
 from shorthaul.conv.layout.weights import WeightLayout
-from shorthaul.conv.problem.geometry import Taps, WindowTask
+from shorthaul.conv.problem.geometry import KernelShape, Taps, WindowTask
 from shorthaul.conv.problem.machine import this_machine
 from shorthaul.jit import CppSource
 
@@ -58,7 +59,7 @@ class KernelPlan:
     # The kernel's own, a named tuple: first `thread_bytes`, a thread's workspace, and last `places`, of its pieces.
     numbers: Any
     weights: WeightLayout
-    has_constant_shape: bool  # whether the shape is part of the text, and no number
+    constant_shape: KernelShape | None  # what of the shape is part of the text, and no number
     stretches: int = 1  # sums of the weights' gradient that are made before they are added up
     adds_up: bool = False  # whether sums of the weights' gradient are added to what is there
 
@@ -70,7 +71,7 @@ class KernelPlan:
     def all_numbers(self, apart_bytes: int) -> tuple[int, ...]:
         """As the kernel reads them, with so much between the workspaces of two threads."""
         *own, places = self.numbers._replace(thread_bytes=self.thread_bytes + apart_bytes)
-        shape = () if self.has_constant_shape else self.task.shape.values()
+        shape = self.task.shape.values()[: count_variable(self.constant_shape)]
         return (*own, *self.task.size_values(), *shape, *places)
 
 

@@ -252,7 +252,7 @@ class Depthwise(Method):
             task.dtype, task.activation, this_machine(), schedule.rows, schedule.vectors
         )
         weights = channel_panels(task, taps)
-        return KernelPlan(task, kernel, RowNumbers(*plan_rows(task)), weights, False)
+        return KernelPlan(task, kernel, RowNumbers(*plan_rows(task)), weights, None)
 
 
 def channel_panels(task: WindowTask, taps: Taps | None) -> ChannelPanels:

@@ -178,4 +178,4 @@ class Grouped(Method):
         kernel = GroupedKernel(task.dtype, task.activation, machine, schedule.rows, task.shape)
         lanes = machine.lanes(task.sum_bytes)
         weights = GroupVectors(task.shape, sum_dtype(task.dtype), lanes, lanes)
-        return KernelPlan(task, kernel, GroupedNumbers(*plan_groups(task)), weights, True)
+        return KernelPlan(task, kernel, GroupedNumbers(*plan_groups(task)), weights, kernel.shape)

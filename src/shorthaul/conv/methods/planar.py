@@ -17,7 +17,12 @@ from shorthaul.conv.layout.function import convolve_function, number_names, sum_
 from shorthaul.conv.layout.weights import WeightLayout
 from shorthaul.conv.layout.workspace import LINE_BYTES, Workspace, even_part
 from shorthaul.conv.methods.base import SPECIALIZED_FLOPS, ConvSchedule, KernelPlan, Method
-from shorthaul.conv.methods.text import emit_preamble, emit_sizes_and_shape
+from shorthaul.conv.methods.text import (
+    emit_dispatch,
+    emit_preamble,
+    emit_sizes_and_shape,
+    find_widths,
+)
 from shorthaul.conv.methods.window import has_vector_groups
 from shorthaul.conv.problem.geometry import Taps, WindowTask
 from shorthaul.conv.problem.machine import VectorMachine, this_machine
@@ -59,6 +64,7 @@ class PlanarKernel:
     machine: VectorMachine
     rows: int  # of the register tile: output channels
     vectors: int  # of the register tile: vectors of neighboring outputs
+    counts: tuple[int, ...] = ()  # of output channels in the tiles that occur; (): any
 
 
 def emit_planar_kernel(kernel: PlanarKernel) -> CppSource:
@@ -75,6 +81,8 @@ def emit_planar_kernel(kernel: PlanarKernel) -> CppSource:
     )
     dtype = str(kernel.dtype).removeprefix("torch.")
     layout = "channels_last" if kernel.channels_last else "contiguous"
+    counts = kernel.counts or range(1, kernel.rows + 1)
+    dispatch = emit_dispatch("left", counts, "run_tile", indent=10)
     text = f"""\
 // Convolution vectorized over the width: any shape, {dtype}, {layout}.
 // Register tile: {kernel.rows} output channels x {kernel.vectors} vectors of outputs for {kernel.machine.name}.
@@ -84,7 +92,7 @@ constexpr int tile_channels = {kernel.rows}, tile_vectors = {kernel.vectors};
 
 {function.prototype()} {{
 {emit_sizes_and_shape(names, None)}
-{_LOOPS}}}
+{_LOOPS.replace("{DISPATCH}", dispatch)}}}
 """
     return CppSource(
         f"conv_planar_{kernel.rows}x{kernel.vectors}_{dtype}_{layout}", text, (function,)
@@ -113,8 +121,8 @@ _LOOPS = """\
         constexpr int vectors = vectors_here;
         for (int64_t tile = first_tile; tile < last_tile; ++tile) {
           const int64_t first = tile * tile_channels;
-          const int64_t left = shape.out_channels - first;
-          with_constant<tile_channels>(left, [&](auto count_here) {
+          [[maybe_unused]] const int64_t left = shape.out_channels - first;
+          const auto run_tile = [&](auto count_here) {
             constexpr int count = count_here;
             const int64_t first_channel = group * shape.out_channels + first;
             // Sums that need no more than storing go straight to the output.
@@ -159,7 +167,8 @@ _LOOPS = """\
                 }
               }
             }
-          });
+          };
+          {DISPATCH}
         }
       };
 
@@ -310,9 +319,12 @@ class Planar(Method):
         self, task: WindowTask, taps: Taps | None, schedule: ConvSchedule, threads: int
     ) -> KernelPlan:
         """Panels are as many output channels as a tile has."""
-        rows = schedule.rows
+        rows, counts = schedule.rows, find_widths(task.shape.out_channels, 1, schedule.rows)
+        if len(counts) > 1 and task.flops < SPECIALIZED_FLOPS:
+            counts = ()  # one kernel for all small ones: there are as many rests as channels of a tile
         kernel = PlanarKernel(
-            task.dtype, task.channels_last, task.activation, this_machine(), rows, schedule.vectors
-        )
+            task.dtype, task.channels_last, task.activation, this_machine(), rows, schedule.vectors,
+            counts,
+        )  # fmt: skip
         weights = WeightLayout(task.shape, sum_dtype(task.dtype), rows, 1, taps)
-        return KernelPlan(task, kernel, plan_planes(task, schedule, threads), weights, False)
+        return KernelPlan(task, kernel, plan_planes(task, schedule, threads), weights, None)

@@ -239,4 +239,4 @@ class Sliding(Method):
         weights: WeightLayout = WeightLayout(shape, sum_dtype(task.dtype), 1, 1, taps)
         if task.channels_last:
             weights = channel_panels(task, taps)
-        return KernelPlan(task, kernel, plan_sliding(task, schedule), weights, False)
+        return KernelPlan(task, kernel, plan_sliding(task, schedule), weights, None)

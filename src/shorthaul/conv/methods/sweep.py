@@ -241,4 +241,4 @@ class Sweep(Method):
         panel = machine.lanes(task.sum_bytes) if bundled == 1 else bundled
         real = sum_dtype(task.dtype)
         weights = BundledPanels(task.shape, real, panel, panel, taps, bundled=bundled)
-        return KernelPlan(task, kernel, plan_sweep(task, schedule, threads), weights, True)
+        return KernelPlan(task, kernel, plan_sweep(task, schedule, threads), weights, kernel.shape)

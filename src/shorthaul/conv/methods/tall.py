@@ -197,4 +197,4 @@ class Tall(Method):
         )
         lanes = machine.lanes(task.sum_bytes)
         weights = ChannelPanels(task.shape, sum_dtype(task.dtype), lanes, lanes, taps)
-        return KernelPlan(task, kernel, plan_tall(task, schedule, threads), weights, False)
+        return KernelPlan(task, kernel, plan_tall(task, schedule, threads), weights, None)

@@ -6,9 +6,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import torch
 
-from shorthaul.conv.layout.function import SHAPE_NAMES, SIZE_NAMES, sum_dtype
+from shorthaul.conv.layout.function import SHAPE_NAMES, SIZE_NAMES, count_variable, sum_dtype
 from shorthaul.conv.layout.workspace import Workspace
 from shorthaul.conv.problem.geometry import KernelShape
 from shorthaul.conv.problem.machine import VectorMachine
@@ -66,13 +68,52 @@ def emit_numbers(names: tuple[str, ...]) -> str:
 
 def emit_sizes_and_shape(names: tuple[str, ...], shape: KernelShape | None) -> str:
     """The first lines of every kernel: its numbers, and the structures that headers take."""
-    values = SHAPE_NAMES if shape is None else tuple(map(str, shape.values()))
-    kind = "const" if shape is None else "constexpr"
+    variable = count_variable(shape)
+    constants = () if shape is None else shape.values()[variable:]
+    values = (*SHAPE_NAMES[:variable], *map(str, constants))
+    kind = "const" if variable else "constexpr"
     return f"""\
   {emit_numbers(names)}
   [[maybe_unused]] const int64_t* const places = numbers + {len(names)};
   {kind} Shape shape{{{", ".join(values)}}};
   const Sizes sizes{{{", ".join(SIZE_NAMES)}}};"""
+
+
+def find_widths(out_channels: int, lanes: int, vectors: int) -> tuple[int, ...]:
+    """Widths of the tiles or panels that so many output channels are cut into, in vectors.
+
+    >>> find_widths(64, 16, 4), find_widths(40, 8, 2), find_widths(8, 16, 4)
+    ((4,), (1, 2), (1,))
+
+    Args:
+        out_channels: Of one group.
+        lanes: Values in a vector.
+        vectors: Of a whole one.
+    """
+    full, rest = divmod(out_channels, lanes * vectors)
+    return tuple(sorted({*([-(-rest // lanes)] if rest else []), *([vectors] if full else [])}))
+
+
+def emit_dispatch(
+    size: str, widths: Iterable[int], call: str, *, unit: str = "", indent: int = 0
+) -> str:
+    """Call a function with the width that a size fits into, as a constant: only those widths are compiled.
+
+    >>> print(emit_dispatch("left", (1, 8), "run"))
+    if (left <= 1) run(std::integral_constant<int, 1>{});
+    else run(std::integral_constant<int, 8>{});
+
+    Args:
+        size: C++ for what has to fit; no less than the one before the last width where it fits none.
+        widths: From the least.
+        call: What is called.
+        unit: C++ behind a width where it is compared; "" by default.
+        indent: Spaces before each line but the first (default 0).
+    """
+    calls = {width: f"{call}(std::integral_constant<int, {width}>{{}});" for width in widths}
+    *lower, last = calls
+    tests = [f"if ({size} <= {width}{unit}) {calls[width]}" for width in lower]
+    return f"\n{' ' * indent}else ".join((*tests, calls[last]))
 
 
 # The end of a kernel that sums weights in stretches: the first gets the others', in order.

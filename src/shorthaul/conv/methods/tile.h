@@ -73,12 +73,20 @@ static SHORTHAUL_INLINE void multiply_steps(vec (&sums)[rows][vectors], Windows&
   weights += steps * vectors * lanes;
 }
 
+// In place of a run's length: not known when the kernel is compiled, but some multiple of four steps.
+constexpr int64_t even_runs = -1;
+
 // `count` values, in order. Pointers move once per four steps, so that every load has a constant
 // displacement; left to itself, g++ 12 spends an addition and a spill on most of them.
-template <int rows, int vectors, class Windows>
+template <bool is_even = false, int rows, int vectors, class Windows>
 static SHORTHAUL_INLINE void multiply(vec (&sums)[rows][vectors], Windows& windows,
                                       const real*& weights, int64_t count) {
   int64_t steps = count / together;
+  if constexpr (is_even) {
+    do multiply_steps<4>(sums, windows, weights);
+    while ((steps -= 4) > 0);
+    return;
+  }
   for (; steps >= 4; steps -= 4) multiply_steps<4>(sums, windows, weights);
   if (steps & 2) multiply_steps<2>(sums, windows, weights);
   if (steps & 1) multiply_steps<1>(sums, windows, weights);
@@ -111,8 +119,8 @@ static void begin_tile(const real* begin, int64_t begin_step, typename Out::valu
 // One register tile: loads its sums from `begin`, adds the runs of `rows` windows (at least one run), and stores the
 // sums to `to`, as `Out` has them. One way in and one way out, in a function of its own: with any choice inside, g++ 12
 // keeps the sums in memory around it, for 80 cycles a tile. `values` is the length of a run, and `step`
-// the values from window to window, where they are known when the kernel is compiled, else 0. `has_gaps`:
-// runs may be left out, so that each looks up its weights.
+// the values from window to window, where they are known when the kernel is compiled, else 0; or `values` are
+// `even_runs`. `has_gaps`: runs may be left out, so that each looks up its weights.
 template <class Out, int rows, int vectors, int64_t values, int64_t step, bool has_gaps>
 __attribute__((noinline)) static void sum_tile(const real* begin, int64_t begin_step,
                                                const factor* windows, const int64_t* window_offsets,
@@ -130,7 +138,7 @@ __attribute__((noinline)) static void sum_tile(const real* begin, int64_t begin_
   do {
     TileWindows<rows, step> here(windows + run->offset, window_offsets);
     if (has_gaps) of_run = weights + run->depth * vectors * lanes;
-    multiply(sums, here, of_run, values == 0 ? runs.values : values);
+    multiply<values == even_runs>(sums, here, of_run, values > 0 ? values : runs.values);
     ++run;
   } while (--left > 0);
 #pragma GCC unroll 16

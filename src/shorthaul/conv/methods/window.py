@@ -134,11 +134,11 @@ class Window(Method):
             has_pairs=schedule.has_pairs,
             joins_columns=joins_columns,
             has_padding=windows == "in_place" and skips_padding(task, schedule),
-        )
+        ).for_every_width()
         real, panel, lanes = sum_dtype(task.dtype), kernel.panel, kernel.lanes
         weights = WeightLayout(task.shape, real, panel, lanes, taps)
         if schedule.has_pairs:
             order = find_run_order(task.shape, windows, joins_columns=joins_columns)
             weights = PairedPanels(task.shape, real, panel, lanes, taps, run_order=order)
         numbers = plan_blocks(task, schedule, threads)
-        return KernelPlan(task, kernel, numbers, weights, schedule.is_specialized)
+        return KernelPlan(task, kernel, numbers, weights, kernel.shape)

@@ -37,7 +37,7 @@ struct Target {
   bool is_plain;              // no residual, and an activation that is short
 };
 
-// `run_length`: values of a run where they are known when the kernel is compiled, else 0. `window_step`:
+// `run_length`: values of a run where they are known when the kernel is compiled, else 0 or `even_runs`. `window_step`:
 // values from one window of an output row to the next where tiles shall rely on it, else 0. `In`: what is
 // packed of the image. `joins_columns`: a run is a whole row of a window; sums are then in another order.
 // `can_skip`: a run is a tap, and those in zero padding may be left out.

@@ -8,7 +8,7 @@ its arguments: nothing else differs, so both give the same bits.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import torch
@@ -16,7 +16,12 @@ import torch
 from shorthaul.conv.layout.function import convolve_function, number_names, sum_dtype
 from shorthaul.conv.layout.workspace import Workspace
 from shorthaul.conv.methods.base import ConvSchedule
-from shorthaul.conv.methods.text import emit_preamble, emit_sizes_and_shape
+from shorthaul.conv.methods.text import (
+    emit_dispatch,
+    emit_preamble,
+    emit_sizes_and_shape,
+    find_widths,
+)
 from shorthaul.conv.problem.geometry import KernelShape, WindowTask
 from shorthaul.conv.problem.machine import VectorMachine, this_machine
 from shorthaul.jit import CppSource
@@ -43,6 +48,8 @@ MOST_POINTERS = 9
 # Below so many values, moving the pointers from run to run costs more than tiles that end with their
 # output row: a move takes about ten cycles, beside six per value.
 SHORT_RUN = 32
+# Of so many values, a multiple is four steps or some more, also in pairs: their loop has one end and no rest.
+EVEN_RUN = 8
 
 
 def find_run_order(shape: KernelShape, windows: str, *, joins_columns: bool) -> str:
@@ -104,7 +111,9 @@ class WindowKernel:
     machine: VectorMachine
     rows: int  # of the register tile: windows
     vectors: int  # of the register tile: vectors of output channels
-    shape: KernelShape | None = None  # None: read from the arguments
+    shape: KernelShape | None = None  # None: read from the arguments; or its taps alone
+    widths: tuple[int, ...] = ()  # of the panels that occur, in vectors; (): any
+    has_even_runs: bool = False  # where their length is not known: whether it is a multiple of `EVEN_RUN`, and never cut
     windows: str = "strips"  # where windows are read: see `WindowTask.windows`
     has_prefetch: bool = True  # of the lines that are written
     has_pairs: bool = False  # whether bfloat16 values stay 16 bits, and are multiplied two by two
@@ -124,7 +133,7 @@ class WindowKernel:
     @property
     def run_length(self) -> int:
         """Values of a window that follow one another, if known and short enough to be one chunk; else 0."""
-        if self.shape is None:
+        if self.shape is None or not self.shape.has_channels:
             return 0
         values = self.shape.in_channels
         order = find_run_order(self.shape, self.windows, joins_columns=self.joins_columns)
@@ -145,24 +154,40 @@ class WindowKernel:
     def window_step(self) -> int:
         """Values from window to window, where tiles rely on it instead of a pointer to each window; else 0."""
         shape = self.shape
-        if shape is None or not has_even_steps(self.windows, self.rows, self.run_length):
+        if shape is None or not shape.has_channels:
+            return 0
+        if not has_even_steps(self.windows, self.rows, self.run_length):
             return 0
         if self.windows == "in_place":
             return shape.stride[2] * shape.in_channels * shape.groups
         pixels = shape.window_rows if self.windows == "strips" else 1
         return shape.column_step * pixels * shape.in_channels
 
+    def for_every_width(self) -> WindowKernel:
+        """The kernel with the same tiles and taps for any number of channels, where they would be all but a loop's end.
+
+        The layers of a network differ in their channels more than in anything else, so that few kernels are
+        compiled. Short runs, and tiles that rely on even steps, have theirs as constants.
+        """
+        is_long = self.run_length >= SHORT_RUN and self.run_length % EVEN_RUN == 0
+        if self.shape is None or self.window_step or not is_long:
+            return self
+        return replace(self, shape=self.shape.without_channels(), has_even_runs=True)
+
 
 def find_window_kernel(task: WindowTask, schedule: ConvSchedule) -> WindowKernel:
     """The kernel of a task with the tile of a schedule; where its windows are is said by the caller."""
+    machine, shape = this_machine(), task.shape if schedule.is_specialized else None
+    lanes = machine.lanes(task.sum_bytes)
     return WindowKernel(
         task.dtype,
         task.channels_last,
         task.activation,
-        this_machine(),
+        machine,
         schedule.rows,
         schedule.vectors,
-        task.shape if schedule.is_specialized else None,
+        shape,
+        () if shape is None else find_widths(shape.out_channels, lanes, schedule.vectors),
     )
 
 
@@ -182,6 +207,7 @@ def emit_window_kernel(kernel: WindowKernel) -> CppSource:
     packed = "Halves" if kernel.has_pairs else "Widened<Value>"
     joins_columns = str(kernel.joins_columns).lower()
     can_skip = str(kernel.can_skip).lower()
+    run_length = "even_runs" if kernel.has_even_runs else kernel.run_length
     detail = "general" if kernel.shape is None else kernel.shape.describe()
     text = f"""\
 // Convolution by windows {HOW[kernel.windows]}: {detail}, {str(kernel.dtype).removeprefix("torch.")},
@@ -191,7 +217,7 @@ def emit_window_kernel(kernel: WindowKernel) -> CppSource:
 constexpr int tile_rows = {kernel.rows}, tile_vectors = {kernel.vectors};
 constexpr int64_t panel = tile_vectors * lanes;
 constexpr bool has_prefetch = {str(kernel.has_prefetch).lower()};
-using Block = WindowBlock<Value, {packed}, channels_last, Windows::{kernel.windows}, {joins_columns}, {kernel.run_length}, {kernel.window_step}, {can_skip}, has_prefetch>;
+using Block = WindowBlock<Value, {packed}, channels_last, Windows::{kernel.windows}, {joins_columns}, {run_length}, {kernel.window_step}, {can_skip}, has_prefetch>;
 
 {function.prototype()} {{
 {emit_sizes_and_shape(names, kernel.shape)}
@@ -203,16 +229,8 @@ using Block = WindowBlock<Value, {packed}, channels_last, Windows::{kernel.windo
 
 def emit_panel_widths(kernel: WindowKernel) -> str:
     """Run a panel at its width: only widths that occur are compiled."""
-    widths: list[int] = list(range(1, kernel.vectors + 1))
-    if kernel.shape is not None:
-        full, rest = divmod(kernel.shape.out_channels, kernel.panel)
-        widths = ([-(-rest // kernel.lanes)] if rest else []) + ([kernel.vectors] if full else [])
-        widths = sorted(set(widths))
-    calls = [
-        f"if (channels <= {width} * lanes) run_panel(std::integral_constant<int, {width}>{{}});"
-        for width in widths
-    ]
-    return "\n        else ".join(calls)
+    widths = kernel.widths or range(1, kernel.vectors + 1)
+    return emit_dispatch("channels", widths, "run_panel", unit=" * lanes", indent=8)
 
 
 _LOOPS = """\

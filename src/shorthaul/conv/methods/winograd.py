@@ -284,4 +284,4 @@ class Winograd(Method):
         )
         numbers = plan_winograd(task, schedule, threads, self.outputs)
         kernel = WinogradKernel(window, self.outputs)
-        return KernelPlan(task, kernel, numbers, weights, schedule.is_specialized)
+        return KernelPlan(task, kernel, numbers, weights, window.shape)

@@ -19,6 +19,8 @@ import torch
 
 from shorthaul.jit.toolchain import FLAGS
 
+_COMMENT_LINES = re.compile(r"^[ \t]*#.*\n?", re.MULTILINE)
+
 # What decides a kernel's text, its blocks and its numbers; who runs it does not change how fast it is.
 FOLDERS = ("conv/problem", "conv/layout", "conv/methods", "jit/include")
 LEFT_OUT = ("conv/problem/arguments.py",)  # what callers may write
@@ -39,7 +41,10 @@ def strip_header(text: str) -> str:
     >>> strip_header("// Sums.\\nint x;  // of a row\\n")
     'int x;\\n'
     """
-    lines = (re.sub(r"\s*//.*", "", line) for line in text.splitlines())
+    # Without patterns: this is part of what a model's first output waits for.
+    lines = (
+        line.partition("//")[0].rstrip() if "//" in line else line for line in text.splitlines()
+    )
     return "".join(f"{line}\n" for line in lines if line)
 
 
@@ -53,8 +58,7 @@ def strip_module(text: str) -> str:
     kept = ""
     for part in parts:
         if not part.startswith('"""'):
-            lines = part.splitlines(keepends=True)
-            kept += "".join(line for line in lines if not line.lstrip().startswith("#"))
+            kept += _COMMENT_LINES.sub("", part) if "#" in part else part
         elif kept.rpartition("\n")[2].strip():
             kept += part
     return kept

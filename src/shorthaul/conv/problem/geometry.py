@@ -15,7 +15,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 
 import torch
@@ -27,7 +27,10 @@ PADDING_CODES = {"zeros": 0, "reflect": 1, "replicate": 2, "circular": 3, "symme
 
 @dataclass(frozen=True)
 class KernelShape:
-    """What a kernel is specialized on; channels are those of one group."""
+    """What a kernel is specialized on; channels are those of one group.
+
+    Without channels it stands for taps alone: a kernel for those serves layers of every width.
+    """
 
     in_channels: int
     out_channels: int
@@ -35,6 +38,15 @@ class KernelShape:
     kernel: tuple[int, int, int]
     stride: tuple[int, int, int]
     dilation: tuple[int, int, int]
+
+    @property
+    def has_channels(self) -> bool:
+        """Whether channels and groups are part of it."""
+        return self.in_channels > 0
+
+    def without_channels(self) -> KernelShape:
+        """Its taps alone."""
+        return replace(self, in_channels=0, out_channels=0, groups=0)
 
     @property
     def window_rows(self) -> int:
@@ -59,8 +71,9 @@ class KernelShape:
         kernel = "x".join(map(str, self.kernel))
         stride = "" if max(self.stride) == 1 else "_s" + "x".join(map(str, self.stride))
         dilation = "" if max(self.dilation) == 1 else "_d" + "x".join(map(str, self.dilation))
-        groups = "" if self.groups == 1 else f"_g{self.groups}"
-        return f"{self.in_channels}to{self.out_channels}_{kernel}{stride}{dilation}{groups}"
+        groups = f"_g{self.groups}" if self.groups > 1 else ""
+        channels = f"{self.in_channels}to{self.out_channels}" if self.has_channels else "any"
+        return f"{channels}_{kernel}{stride}{dilation}{groups}"
 
 
 @dataclass(frozen=True)

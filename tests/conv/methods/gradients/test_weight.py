@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from shorthaul.conv.methods.gradients.weight import WORKSPACE, emit_grad_weight_kernel
+from shorthaul.conv.methods.text import find_widths
 from shorthaul.conv.methods.window_kernel import WindowKernel, emit_panel_widths
 from shorthaul.conv.problem.geometry import KernelShape
 from shorthaul.conv.problem.machine import AVX2, AVX512, NEON, VectorMachine
@@ -56,7 +57,8 @@ def test_the_activation_of_the_forward_pass_does_not_matter() -> None:
 def test_other_machines_change_lanes_tile_and_panels(
     machine: VectorMachine, tile: tuple[int, int], widths: tuple[int, ...], words: str
 ) -> None:
-    kernel = replace(KERNEL, machine=machine, rows=tile[0], vectors=tile[1])
+    occurring = find_widths(40, machine.lanes(4), tile[1])
+    kernel = replace(KERNEL, machine=machine, rows=tile[0], vectors=tile[1], widths=occurring)
     text = emit_grad_weight_kernel(kernel).text
     assert words in text
     assert f"#define SHORTHAUL_LANES {machine.vector_bytes // 4}\n" in text

@@ -256,7 +256,7 @@ class DepthwiseGradient(Method):
         carved = plan_rows(task)
         numbers = RowSumNumbers(carved.thread_bytes, parts, stretches, carved.places)
         weights = channel_panels(task, taps)
-        return KernelPlan(task, kernel, numbers, weights, False, stretches, adds_up=True)
+        return KernelPlan(task, kernel, numbers, weights, None, stretches, adds_up=True)
 
 
 class WindowGradient(Method):
@@ -286,8 +286,9 @@ class WindowGradient(Method):
     ) -> KernelPlan:
         """Sums lie in panels, of which a thread has as many channels as lie in one piece."""
         kernel = find_window_kernel(task, schedule)
+        if kernel.shape is not None:  # its tiles know of no shape
+            kernel = replace(kernel, shape=kernel.shape.without_channels())
         numbers = plan_gradient(task, schedule, threads)
         real, chunk = sum_dtype(task.dtype), numbers.channel_chunk
         weights = WeightLayout(task.shape, real, kernel.panel, kernel.lanes, taps, chunk)
-        is_specialized = schedule.is_specialized
-        return KernelPlan(task, kernel, numbers, weights, is_specialized, numbers.stretches)
+        return KernelPlan(task, kernel, numbers, weights, kernel.shape, numbers.stretches)
