@@ -13,9 +13,8 @@ import shorthaul as sh
 from shorthaul.advice import Fit, Needs, fitting
 from shorthaul.advice.blocks import find_blocks
 from shorthaul.advice.watching.batches import split_batch
-from shorthaul.advice.watching.measurement import Step, time_steps
+from shorthaul.advice.watching.measurement import Step, measure_before, time_steps
 from shorthaul.errors import MachineMemoryError, NoFitError, OffloadBudgetError, PlanError
-from shorthaul.host_memory import give_memory_back, resident_bytes
 from tests.own_process import in_own_process
 
 
@@ -25,8 +24,7 @@ def make_model() -> nn.Module:
 
 
 def memory_for(step_bytes: int) -> int:
-    give_memory_back()
-    return resident_bytes() + step_bytes
+    return measure_before() + step_bytes
 
 
 BATCH = torch.randn(8192, 256)  # each layer saves two of its 8 MiB

@@ -14,9 +14,8 @@ import torch
 
 from shorthaul.advice.watching.batches import count_samples, split_batch
 from shorthaul.advice.watching.dry import dry_step, units_by_order
-from shorthaul.advice.watching.measurement import Loss
+from shorthaul.advice.watching.measurement import Loss, measure_before
 from shorthaul.advice.watching.observation import ACTIVATIONS, StepMemory
-from shorthaul.host_memory import resident_bytes
 from shorthaul.offload import ActivationOffload, wrap
 from shorthaul.offload.policy.planner import plan_step
 from shorthaul.offload.policy.simulation import Disk
@@ -216,7 +215,7 @@ def estimate_needs(
     own = [*model.parameters(), *model.buffers()]
     parameter_bytes = sum(each.nbytes for each in own)
     gradient_bytes = sum(each.nbytes for each in model.parameters() if each.requires_grad)
-    now_bytes = resident_bytes()
+    now_bytes = measure_before()
     # What lies on `meta` is not resident yet.
     to_come_bytes = sum(each.nbytes for each in own if each.device.type == "meta")
     fixed_bytes = now_bytes + to_come_bytes + coming_bytes

@@ -27,7 +27,7 @@ from shorthaul.advice.fit import Fit, Needs, estimate_needs
 from shorthaul.advice.holding.repeatable import find_repeatable_blocks
 from shorthaul.advice.watching.batches import count_samples, split_batch
 from shorthaul.advice.watching.dry import dry_step
-from shorthaul.advice.watching.measurement import Loss, observe_step, time_steps
+from shorthaul.advice.watching.measurement import Loss, measure_before, observe_step, time_steps
 from shorthaul.advice.watching.memory_shares import Optimizers, estimate_coming_bytes
 from shorthaul.advice.watching.observation import ACTIVATIONS, StepMemory
 from shorthaul.advice.watching.printed_lines import write_micro_batches
@@ -40,7 +40,7 @@ from shorthaul.errors import (
     PlanError,
     ShorthaulError,
 )
-from shorthaul.host_memory import give_memory_back, resident_bytes, usable_bytes
+from shorthaul.host_memory import usable_bytes
 from shorthaul.offload.policy.planner import Plan
 from shorthaul.offload.policy.simulation import Decision
 from shorthaul.offload.profiling import StepProfile, profile_step
@@ -137,8 +137,7 @@ class _Fitting:
     ) -> None:
         self.model, self.batch, self.loss, self.directory = model, batch, loss, directory
         self.memory_bytes, self.coming_bytes = memory_bytes, coming_bytes
-        give_memory_back()
-        self.before_bytes = resident_bytes()
+        self.before_bytes = measure_before()
         self.gradient_bytes = sum(
             each.nbytes for each in model.parameters() if each.requires_grad and each.grad is None
         )
@@ -166,7 +165,7 @@ class _Fitting:
         if self._kept_bytes(memories[can_run[0]]) > self.memory_bytes:
             # Before the first step: what the C library's heap has once had it uses again and keeps,
             # and the measured step would take what those before it took.
-            freed_memory.return_it()
+            freed_memory.settle()
         copying = measure_copying()
         smallest = can_run[-1]
         step = time_steps(self.model, [self._part(smallest)], self.loss, repeats=1)

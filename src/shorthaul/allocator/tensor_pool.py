@@ -78,7 +78,7 @@ class TensorPool:
         physical_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
         # What is larger than the machine is refused by malloc, in PyTorch's own words.
         refused = library.pool_open(
-            ADDRESSES_PER_BYTE * physical_bytes, SMALLEST_BYTES, physical_bytes, True
+            ADDRESSES_PER_BYTE * physical_bytes, SMALLEST_BYTES, physical_bytes, False
         )
         if refused:
             raise PoolUnavailableError(f"no addresses could be reserved: {os.strerror(refused)}")

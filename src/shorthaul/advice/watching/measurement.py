@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import statistics
 import time
 from collections.abc import Callable, Iterable
@@ -58,6 +59,13 @@ class Measured:
     def outside_bytes(self) -> int:
         """What was resident besides tensors: operators' work space, and what the allocator keeps."""
         return max(0, (self.step.own_bytes or 0) - self.memory.peak_bytes)
+
+
+def measure_before() -> int:
+    """What is resident before a step is watched, with what PyTorch imports to watch the first one."""
+    importlib.import_module("torch._dynamo")
+    give_memory_back()
+    return resident_bytes()
 
 
 def run_step(model: torch.nn.Module, batches: Iterable[Any], loss: Loss) -> None:
