@@ -95,7 +95,11 @@ def test_samples_are_those_of_the_replicated_topology(
 
 
 @pytest.mark.parametrize("ranks", [1, 2, pytest.param(4, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("fan_outs", [(4, 3), OF_RELATIONS], ids=["all relations", "each relation"])
+@pytest.mark.parametrize(
+    "fan_outs",
+    [pytest.param((4, 3), marks=pytest.mark.slow), OF_RELATIONS],
+    ids=["all relations", "each relation"],
+)
 def test_typed_samples_are_those_of_the_replicated_topology(
     tmp_path: Path, ranks: int, fan_outs: Any
 ) -> None:
