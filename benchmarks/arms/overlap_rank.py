@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 import sys
 import time
 from collections.abc import Iterable
@@ -65,6 +66,10 @@ def main(rank: int, store: str, folder: str, batches: int, size: int) -> None:
     dist.barrier()
     parts.close()
     dist.destroy_process_group()
+    # As children of multiprocessing do: threads of gloo may still run, and the end of a process that
+    # waits for none of them is an abort.
+    sys.stdout.flush()
+    os._exit(0)
 
 
 if __name__ == "__main__":

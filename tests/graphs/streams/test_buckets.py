@@ -1,12 +1,13 @@
 """Plans of which edges are sorted together."""
 
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shorthaul.graphs.streams.buckets import find_finer_blocks, plan_blocks, plan_buckets
 
 
+@settings(deadline=None)
 @given(st.integers(0, 5000), st.integers(1, 64))
 def test_blocks_hold_each_key_once(keys: int, most_blocks: int) -> None:
     blocks = plan_blocks(keys, most_blocks)
@@ -19,6 +20,7 @@ def test_blocks_hold_each_key_once(keys: int, most_blocks: int) -> None:
     assert bool((every < blocks.starts[numbers + 1]).all())
 
 
+@settings(deadline=None)
 @given(
     st.lists(st.integers(0, 299), max_size=200),
     st.integers(1, 20),

@@ -42,7 +42,7 @@ def require_sorted(graph: RelationalGraph, index: str, most_edges: int) -> None:
             assert sums[f"by_{index}.{name}"] == zlib.crc32(found.data), name
 
 
-@settings(max_examples=40)
+@settings(max_examples=40, deadline=None)
 @given(edge_lists(), st.sampled_from([*ORDERS]), st.integers(1, 50), st.booleans())
 def test_drawn_graphs_are_sorted_as_in_memory(
     edges: Edges, index: str, most_edges: int, is_long: bool

@@ -2,13 +2,14 @@
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shorthaul.errors import TableFormatError
 from shorthaul.tensors.tables.disk.row_order import RowOrder
 
 
+@settings(deadline=None)
 @given(st.integers(0, 40).flatmap(lambda rows: st.permutations(range(rows))), st.data())
 def test_places_and_ids_are_inverse_and_as_in_a_list(drawn: list[int], data: st.DataObject) -> None:
     first = drawn[: data.draw(st.integers(0, len(drawn)))]
