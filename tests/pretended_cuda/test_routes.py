@@ -35,7 +35,7 @@ def _problems() -> dict[str, str]:
     return {each["name"]: each["problem"] for each in run_interpreted(PROGRAM, 0, 0)}
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("name", _names())
 def test_route(name: str) -> None:
     assert _problems()[name] == ""
