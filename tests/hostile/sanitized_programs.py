@@ -1,6 +1,7 @@
 """What `test_sanitized` runs: kernels over ordinary and hostile inputs, compared with plain results.
 
-`python -m tests.hostile.sanitized_programs sampling` runs one of them and prints "finished".
+`python -m tests.hostile.sanitized_programs sampling` runs one of them and prints "finished". More
+words: `avx2` compiles for a processor without AVX-512, `teams` starts threads that a sanitizer knows.
 """
 
 import contextlib
@@ -22,7 +23,9 @@ from shorthaul.graphs.index import kernels as index_kernels
 from shorthaul.graphs.index import plain as plain_indexes
 from shorthaul.graphs.sampling import sampler as sampler_module
 from shorthaul.graphs.sampling.candidates.edges_between import find_edges_between
-from shorthaul.jit import CppSource, Function, NumberArgument, load_kernel
+from shorthaul.jit import CppSource, Function, NumberArgument, load_kernel, toolchain
+from shorthaul.jit import kernel as kernel_module
+from shorthaul.jit.runtime import OpenMPRuntime
 from shorthaul.storage import open_file
 from shorthaul.storage.uring_engine import UringEngine
 from shorthaul.tensors.kernels import host_kernels, plain_rows
@@ -345,6 +348,20 @@ def run_race() -> None:
     )
 
 
+def run_shared() -> None:
+    """A loop whose threads count without agreeing."""
+    _run_text(
+        '#include "shorthaul/jit/include/parallel.h"\n'
+        "int64_t fault(int64_t size) {\n"
+        "  int64_t count = 0;\n"
+        "  shorthaul::parallel_for(1000 * size, 1, 4, [&](int64_t begin, int64_t end) {\n"
+        "    for (int64_t i = begin; i < end; ++i) ++*(volatile int64_t*)&count;\n"
+        "  });\n"
+        "  return count;\n"
+        "}"
+    )
+
+
 def _with_hubs(dtype: torch.dtype) -> RelationalGraph:
     """300 nodes, two of them with thousands of edges, many of those more than once."""
     generator = torch.Generator().manual_seed(4)
@@ -388,6 +405,50 @@ def _expecting(kind: type[Exception]) -> Iterator[None]:
     raise AssertionError(f"no {kind.__name__}")
 
 
+_TEAM = CppSource(
+    "sanitized_team",
+    """
+    #include <thread>
+    #include <vector>
+    static thread_local int number = 0, size = 1;
+    static void region(void (*body)(void*), void* data, unsigned threads, unsigned) {
+      const auto work = [=](int which) {
+        number = which;
+        size = threads;
+        body(data);
+        number = 0;
+        size = 1;
+      };
+      std::vector<std::thread> others;
+      for (unsigned each = 1; each < threads; ++each) others.emplace_back(work, each);
+      work(0);
+      for (auto& each : others) each.join();
+    }
+    static int thread_number() { return number; }
+    static int team_size() { return size; }
+    int64_t find_team(int64_t which) {
+      if (which == 0) return reinterpret_cast<int64_t>(&region);
+      return reinterpret_cast<int64_t>(which == 1 ? &thread_number : &team_size);
+    }
+    """,
+    (Function("find_team", (NumberArgument("which", "int64"),), "int64"),),
+)
+
+
+def hold_to_avx2() -> None:
+    """Compile every text for a processor without AVX-512."""
+    toolchain.FLAGS = tuple(
+        "-march=haswell" if each == "-march=native" else each for each in toolchain.FLAGS
+    )
+
+
+def run_in_teams_that_are_seen() -> None:
+    """Let kernels start threads that ThreadSanitizer knows: PyTorch's own runtime was built without it."""
+    find = load_kernel(_TEAM).find_team
+    team = OpenMPRuntime("sanitized_team", *(find(each) for each in range(3)))
+    kernel_module.find_openmp = lambda: team
+
+
 PROGRAMS = (
     "sampling",
     "candidates",
@@ -403,6 +464,7 @@ FAULTS = (
     ("overflow", "heap-buffer-overflow"),
     ("shift", "signed integer overflow"),
     ("race", "data race"),
+    ("shared", "data race"),
 )
 _RUN: dict[str, Callable[[], None]] = {
     "sampling": run_sampling,
@@ -417,9 +479,14 @@ _RUN: dict[str, Callable[[], None]] = {
     "overflow": run_overflow,
     "shift": run_shift,
     "race": run_race,
+    "shared": run_shared,
 }
 
 if __name__ == "__main__":
+    if "avx2" in sys.argv[2:]:
+        hold_to_avx2()
+    if "teams" in sys.argv[2:]:
+        run_in_teams_that_are_seen()
     _RUN[sys.argv[1]]()
     print("finished", flush=True)
     os._exit(0)  # what the libraries do at exit is not looked at
