@@ -65,7 +65,9 @@ def find_part_graph(part: Part, edges: Sequence[torch.Tensor]) -> RelationalGrap
                     kept = plain[0] != plain[1]
                     shifted = [each[kept] for each in shifted]
                 own = starts[0][loops.rows], starts[1][other]
-                nodes = torch.arange(min(part.sources[loops.rows], ends[1]), dtype=plain.dtype)
+                nodes = torch.arange(
+                    min(part.sources[loops.rows], ends[1]), dtype=plain.dtype, device=plain.device
+                )
                 shifted = [
                     torch.cat([each, nodes + first])
                     for each, first in zip(shifted, own, strict=True)

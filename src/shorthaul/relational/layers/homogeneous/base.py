@@ -87,7 +87,10 @@ class HomogeneousConv(TracedLayer):
     ) -> torch.Tensor:
         """What the program of the messages reads per edge and loop: here, rows of attributes of edges.
 
-        `values` are those that edges came with, `ends` the features of sources and of targets.
+        Args:
+            edges: (2, edges and loops).
+            values: Those that edges came with; None where they came with none.
+            ends: The features of sources and of targets.
         """
         assert values is not None
         rows = values.unsqueeze(1) if values.dim() == 1 else values.flatten(1)

@@ -193,7 +193,13 @@ class GCNConv(HomogeneousConv):
         values: torch.Tensor | None,
         ends: tuple[torch.Tensor, torch.Tensor],
     ) -> torch.Tensor:
-        """See the base class: a weight per edge and loop, divided by the roots of both ends' degrees."""
+        """See the base class: a weight per edge and loop, divided by the roots of both ends' degrees.
+
+        Args:
+            edges: (2, edges and loops).
+            values: Those that edges came with; None where they came with none.
+            ends: The features of sources and of targets.
+        """
         rows = ends[0]
         count = len(rows)
         if not self.normalize:

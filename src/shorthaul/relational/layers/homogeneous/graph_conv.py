@@ -159,7 +159,13 @@ class GraphConv(HomogeneousConv):
         values: torch.Tensor | None,
         ends: tuple[torch.Tensor, torch.Tensor],  # noqa: ARG002
     ) -> torch.Tensor:
-        """See the base class: a weight per edge."""
+        """See the base class: a weight per edge.
+
+        Args:
+            edges: (2, edges and loops).
+            values: Those that edges came with; None where they came with none.
+            ends: The features of sources and of targets.
+        """
         assert values is not None
         return values.reshape(-1)
 
