@@ -15,6 +15,7 @@ import torch
 
 from shorthaul.advice.blocks import Blocks, find_blocks
 from shorthaul.advice.holding.repeatable import why_not_repeatable
+from shorthaul.advice.watching import observation
 from shorthaul.errors import BlockChangedError
 from shorthaul.offload import region
 
@@ -126,7 +127,10 @@ class _Call:
 
 def _why_not_now(module: torch.nn.Module) -> str | None:
     for each in module.modules():
-        if each._forward_hooks or each._forward_pre_hooks or "forward" in vars(each):
+        hooks = (*each._forward_hooks.values(), *each._forward_pre_hooks.values())
+        # Ours only look, and may look twice.
+        is_hooked = any(getattr(hook, "__module__", "") != observation.__name__ for hook in hooks)
+        if is_hooked or "forward" in vars(each):
             return "hooks, or another `forward`, were put on it"
         if getattr(each, "gradient_checkpointing", False):
             return "it is computed again already"
