@@ -47,7 +47,8 @@ def test_sizes_are_not_in_the_source():
 def test_the_backward_pass_is_a_source_of_its_own():
     assert len(_compile().cpp.sources) == 1
     made = _compile(gradients=("x",)).cpp
-    forward, backward = ({each.name for each in source.functions} for source in made.sources)
+    forward, *rest = ({each.name for each in source.functions} for source in made.sources)
+    backward = set().union(*rest)  # which has so many kernels that they are divided
     assert all("_forward_" in name for name in forward)
     assert all("_backward_" in name for name in backward)
     assert forward | backward == set(made.names.values())

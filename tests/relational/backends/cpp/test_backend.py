@@ -43,6 +43,27 @@ def test_odd_graphs(name, index_dtype):
         torch.testing.assert_close(one, other)
 
 
+def test_products_and_loops_of_many_kernels_are_compiled_apart(monkeypatch):
+    monkeypatch.setattr("shorthaul.relational.backends.cpp.backend.MANY_KERNELS", 1)
+    made = attend(relations=3, width=4, out=2, heads=3).double()
+    graph = RelationalGraph.from_edges([0, 1, 2, 2], [1, 2, 0, 1], relation=[0, 1, 2, 0])
+    x = torch.randn(3, 4, dtype=torch.float64, requires_grad=True)
+    results = []
+    for backend in ("cpp", "reference"):
+        made.function.backend = backend
+        out = made(graph, x)
+        results.append([out, *torch.autograd.grad(out.square().sum(), [x, *made.parameters()])])
+    for one, other in zip(*results, strict=True):
+        torch.testing.assert_close(one, other)
+    compiled = made.function.compilations.values()
+    (plan,) = (each.cpp for each in compiled if each.gradients and each.backend == "cpp")
+    loops = {plan.names[number] for number in plan.loops}
+    named = [{each.name for each in source.functions} for source in plan.sources]
+    assert len(named) == 4
+    assert all(each <= loops or not each & loops for each in named)
+    assert sorted(name for each in named for name in each) == sorted(plan.names.values())
+
+
 def test_intermediate_values_are_forgotten_after_the_last_kernel_that_reads_them():
     made = attend(relations=2, **SIZES)
     graph = RelationalGraph.from_edges([0, 1], [1, 2], relation=[0, 1])

@@ -1,6 +1,7 @@
 """A plan as generated C++: a source for a layer's forward pass and one for its backward pass.
 
-Both are compiled at the first use, at the same time.
+All are compiled at the first use, at the same time; of many kernels, products apart from loops, as compiling
+takes longer than any of them is worth waiting for.
 
 Widths are constants of the text, sizes of graphs are arguments: a new graph or mini-batch compiles
 nothing. No kernel writes to a row that another thread writes to, and what is added up is added in an
@@ -41,6 +42,10 @@ _NUMBERS = {
     torch.float16: "Float16",
 }
 
+# A pass of more kernels than this is two sources: compilers that run side by side then have about half of it
+# each. Products share templates, which would be compiled twice if they were divided.
+MANY_KERNELS = 8
+
 _PREAMBLE = """\
 // {title}
 #include <algorithm>
@@ -73,7 +78,7 @@ using shorthaul::silu_slope;
 class CppPlan(BackendPlan):
     """A plan with its generated source."""
 
-    sources: tuple[CppSource, ...]  # forward, and backward if there is one
+    sources: tuple[CppSource, ...]  # forward, and backward if there is one; each in one or two
     names: Mapping[int, str]  # the function of each kernel, by its place in the plan
     parameters: Mapping[int, tuple[Parameter, ...]]  # of that function
     loops: Mapping[int, LoopKernel]
@@ -87,7 +92,9 @@ class CppPlan(BackendPlan):
     def functions(self) -> Mapping[str, KernelFunction]:
         """The compiled functions by name; compiled at the first use."""
         if not self._functions:
-            for kernel in load_kernels(self.sources):
+            # The longest first: whoever compiles it is the last to end.
+            longest_first = sorted(self.sources, key=lambda each: -len(each.text))
+            for kernel in load_kernels(longest_first):
                 self._functions.update(kernel.functions)
         return self._functions
 
@@ -95,9 +102,9 @@ class CppPlan(BackendPlan):
 def emit_plan(plan: Plan, dtype: torch.dtype, index_dtype: torch.dtype) -> CppPlan:
     """The source of every kernel of `plan`."""
     program = plan.program
-    # Of the forward pass, and of the backward pass.
-    texts: tuple[list[str], list[str]] = ([], [])
-    functions: tuple[list[Function], list[Function]] = ([], [])
+    # Of the forward pass and of the backward pass: products, and loops.
+    texts: dict[tuple[bool, bool], list[str]] = {}
+    functions: dict[tuple[bool, bool], list[Function]] = {}
     names: dict[int, str] = {}
     parameters: dict[int, tuple[Parameter, ...]] = {}
     loops: dict[int, LoopKernel] = {}
@@ -106,24 +113,28 @@ def emit_plan(plan: Plan, dtype: torch.dtype, index_dtype: torch.dtype) -> CppPl
         if isinstance(work, TorchStep):
             continue
         name = names[number] = kernel_name(plan, number)
-        part = int(number >= len(plan.forward))
         if isinstance(work, RowLoop):
             loops[number] = emit_row_loop(
                 name, work, program, plan.stored, exported, is_narrow=dtype in WIDE
             )
             verify_reads(plan, work, loops[number].leaves.values(), "emit C++")
-            texts[part].append(loops[number].text)
+            text = loops[number].text
             parameters[number] = loops[number].parameters
         elif isinstance(work, Product):
-            texts[part].append(
-                emit_product(name, program[work.step], program[work.x.value], program[work.weight])
+            text = emit_product(
+                name, program[work.step], program[work.x.value], program[work.weight]
             )
             parameters[number] = PRODUCT_PARAMETERS
         else:
             sides = program[work.x.value], program[work.y.value]
-            texts[part].append(emit_outer_sum(name, program[work.step], *sides))
+            text = emit_outer_sum(name, program[work.step], *sides)
             parameters[number] = OUTER_PARAMETERS
-        functions[part].append(make_function(name, parameters[number], dtype, index_dtype))
+        is_backward = number >= len(plan.forward)
+        works = plan.backward if is_backward else plan.forward
+        part = is_backward, len(works) > MANY_KERNELS and isinstance(work, RowLoop)
+        texts.setdefault(part, []).append(text)
+        made = make_function(name, parameters[number], dtype, index_dtype)
+        functions.setdefault(part, []).append(made)
     preamble = _PREAMBLE.format(
         title=f"{program.name}: generated from the layer's program",
         number=_NUMBERS[dtype],
@@ -132,12 +143,11 @@ def emit_plan(plan: Plan, dtype: torch.dtype, index_dtype: torch.dtype) -> CppPl
     sources = tuple(
         CppSource(
             f"relational_{program.name}",
-            preamble + "\n".join(of_part),
-            tuple(its_functions),
+            preamble + "\n".join(texts[part]),
+            tuple(functions[part]),
             flags=("-fopenmp-simd",),
         )
-        for of_part, its_functions in zip(texts, functions, strict=True)
-        if its_functions
+        for part in sorted(texts)
     )
     return CppPlan(
         plan,
