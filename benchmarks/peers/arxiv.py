@@ -63,6 +63,17 @@ def start_alike(
             torch.nn.init.xavier_uniform_(matrix, gain, generator=generator)
 
 
+def draw_times(data: Arxiv) -> torch.Tensor:
+    """A time for each paper, of thirty: what matters is that half of the neighbors are too late."""
+    return torch.arange(data.num_nodes) * 7919 % 30
+
+
+def draw_weights(data: Arxiv) -> torch.Tensor:
+    """A weight for each edge, in (0, 1]."""
+    edges = data.edge_index.shape[1]
+    return 1.0 - torch.rand(edges, generator=torch.Generator().manual_seed(2))
+
+
 def shuffle(ids: torch.Tensor, seed: int) -> torch.Tensor:
     """`ids` in an order that the seed fixes."""
     return ids[torch.randperm(len(ids), generator=torch.Generator().manual_seed(seed))]

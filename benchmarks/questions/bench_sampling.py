@@ -6,25 +6,39 @@ the same way of ours. DGL's sampler runs by itself, without a loader; PyG's too,
 `NeighborLoader` with two workers. Times are per batch, blocks relabeled and ready for a model. The
 random numbers differ, so what is compared is the mean number of nodes and edges, within two per cent.
 
-A full run takes about three minutes.
+Then with times of nodes, with weights of edges, and negative edges: one for each edge, none of them an
+edge. PyG needs `pyg-lib` for the first two, else a row says that it did not run, and why is told below the
+table; `torch-sparse` by itself has an operator for times, which draws from all neighbors and drops those
+that are too late, so that its samples are smaller. Edges per second count the edges that came out.
+
+A full run takes about ten minutes.
 """
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
 from benchmarks.measuring.answer import Answer, answer_question
-from benchmarks.measuring.measure import Arm
-from benchmarks.peers.arxiv import load_arxiv, shuffled_batches
-from benchmarks.peers.process import PEERS_FOLDER, ArmProcess
-from shorthaul.graphs import NeighborSampler, RelationalGraph
+from benchmarks.measuring.measure import Arm, Measurable, not_compared
+from benchmarks.peers.arxiv import draw_times, draw_weights, load_arxiv, shuffled_batches
+from benchmarks.peers.process import PEERS_FOLDER, ArmProcess, PeerError
+from shorthaul.graphs import NegativeSampler, NeighborSampler, RelationalGraph
 
 SIZE, COUNT, FAN_OUTS = 1024, 16, [15, 10, 5]
 PEERS = PEERS_FOLDER / "peer_arms_sampling.py"
 
 
-def ours(graph: RelationalGraph, batches: list[torch.Tensor], name: str, *, resample: bool) -> Arm:
-    sampler = NeighborSampler(graph, FAN_OUTS, resample=resample)
+def ours(
+    graph: RelationalGraph,
+    batches: list[torch.Tensor],
+    name: str,
+    *,
+    resample: bool,
+    **options: Any,
+) -> Arm:
+    sampler = NeighborSampler(graph, FAN_OUTS, resample=resample, **options)
 
     def run() -> dict[str, float]:
         nodes = edges = 0
@@ -37,6 +51,38 @@ def ours(graph: RelationalGraph, batches: list[torch.Tensor], name: str, *, resa
         return {"nodes": nodes / len(batches), "edges": edges / len(batches)}
 
     return Arm(name, run, events=len(batches))
+
+
+def count_edges(result: object) -> float:
+    assert isinstance(result, dict)
+    return float(result["edges"])
+
+
+def compare_others(
+    answer: Answer, case: str, pyg: ArmProcess, wanted: dict[str, str], arm: Arm, asked: Any
+) -> None:
+    """Our arm beside those of PyG that run; `wanted` has their keys by their names."""
+    if not answer.wants(case):
+        return
+    arms: list[Measurable] = []
+    edges = {arm.name: count_edges(arm.result())}
+    missing: dict[str, str] = {}
+    for name, key in wanted.items():
+        try:
+            theirs = pyg.arm(key, name=name, events=arm.events, **asked)
+            edges[name] = count_edges(theirs.result())
+            arms.append(theirs)
+        except PeerError as error:
+            missing[name] = str(error).strip().splitlines()[-1]
+    arms.append(arm)
+    baseline = arms[0].name
+    answer.compare(case, arms, baseline=baseline, same=not_compared)
+    for row in answer.rows[-len(arms) :]:
+        each = edges[row["arm"]]
+        row["figures"] |= {"edges_per_second": each / row["wall_seconds"]["median"]}
+    for name, why in missing.items():
+        answer.leave_out(case, name, baseline)
+        answer.state(**{f"{name} did not run": why})
 
 
 def same_sizes(expected: object, got: object) -> str:
@@ -86,6 +132,42 @@ def measure(answer: Answer) -> None:
             ],
             baseline="PyG NeighborSampler",
             same=same_sizes,
+        )
+        compare_others(
+            answer,
+            "times of nodes",
+            pyg,
+            {"PyG NeighborLoader, times": "temporal", "torch-sparse, times": "dropping"},
+            ours(graph, batches, "shorthaul", resample=False, node_times=draw_times(data)),
+            asked,
+        )
+        compare_others(
+            answer,
+            "weights of edges",
+            pyg,
+            {"PyG NeighborLoader, weights": "weighted"},
+            ours(
+                graph,
+                batches,
+                "shorthaul",
+                resample=False,
+                strategy="weighted",
+                weights=draw_weights(data),
+            ),
+            asked,
+        )
+        negatives, every = NegativeSampler(graph), torch.arange(graph.num_edges)
+
+        def draw_negatives() -> dict[str, float]:
+            return {"edges": float(negatives.sample_edges(every).targets.numel())}
+
+        compare_others(
+            answer,
+            "one negative for each edge",
+            pyg,
+            {"PyG structured_negative_sampling": "negatives"},
+            Arm("shorthaul", draw_negatives),
+            {"threads": asked["threads"]},
         )
 
 
