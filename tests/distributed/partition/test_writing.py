@@ -320,7 +320,14 @@ def test_cutting_reads_no_more_than_a_piece_at_a_time(
         read.setdefault(Path(self.layout.path).stem, []).append(len(ids))
         return real(self, ids, *more)
 
+    real_read = DiskTable.read
+
+    def read_stretch(self: DiskTable, start: int, stop: int) -> torch.Tensor:
+        read.setdefault(Path(self.layout.path).stem, []).append(stop - start)
+        return real_read(self, start, stop)
+
     monkeypatch.setattr(DiskTable, "gather", gather)
+    monkeypatch.setattr(DiskTable, "read", read_stretch)
     partition(RelationalGraph.open(tmp_path / "graph"), tmp_path / "parts", 2)
     assert max(max(each) for each in read.values()) <= 500
     assert sum(read["by_target.sources"]) >= 4000
