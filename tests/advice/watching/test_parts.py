@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
@@ -38,6 +38,7 @@ def test_blocks_of_one_class_are_put_together_and_others_are_not():
 _names = st.lists(st.sampled_from("ab01"), max_size=4).map(".".join)
 
 
+@settings(deadline=None)
 @given(st.dictionaries(_names, st.integers(1, 100), max_size=30), st.integers(1, 12))
 def test_nothing_is_lost_or_counted_twice(sizes, rows):
     found = by_part(sizes, {"", "a", "a.0"}, rows)
