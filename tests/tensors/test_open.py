@@ -216,7 +216,7 @@ if child == 0:
     found = calls[{ask!r}]()
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
-    os._exit(0 if torch.equal(found, rows[ids]) and threads == 2 else 3)
+    os._exit(0 if torch.equal(found, rows[ids]) and threads == 1 else 3)
 raise SystemExit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 """
     ended = subprocess.run([sys.executable, "-c", script], check=False, capture_output=True)

@@ -94,8 +94,9 @@ def stay_alone_after_fork() -> None:
         torch.set_num_threads(1)
 
 
-# A graph that was compiled before the fork is not compiled again after it: its kernels ask when they run.
-torch.compiler.assume_constant_result(stay_alone_after_fork)  # type: ignore[no-untyped-call]
+# A graph that was compiled before the fork is not compiled again after it: its kernels ask when they run. So
+# `torch.compiler.assume_constant_result` marks a function, which takes a second to import what compiles graphs.
+stay_alone_after_fork._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 def _tell_of_fork() -> None:

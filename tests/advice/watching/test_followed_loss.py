@@ -118,3 +118,4 @@ def test_it_ends_below_other_modes():
         follower.stop()
         value = output * 2
     assert follower.find(value.sum()) is None
+    follower.stop()  # on top again: other tests in this process shall not be looked on

@@ -32,6 +32,7 @@ def run(tmp_path: Path) -> Path:
         resident=[(0.0, 2**30), (1.0, 2**31)],
         step_seconds=[1.0, 2.0],
         held=None,
+        plan=None,
     )
     report.write(tmp_path / "run.json")
     assert json.loads((tmp_path / "run.json").read_text())["seconds"] == asdict(report)["seconds"]
