@@ -270,17 +270,14 @@ Facts TensorPool::look() {
 }  // namespace
 
 // Reserve addresses, and have tensors of `smallest` to `largest` bytes made there from now on: 0, or errno.
-int64_t pool_open(int64_t capacity_bytes, int64_t smallest, int64_t largest, int64_t has_huge_pages) {
+int64_t pool_open(int64_t capacity_bytes, int64_t smallest, int64_t largest) {
     capacity_bytes = whole_granules(capacity_bytes);
-    constexpr size_t huge_page_bytes = size_t(2) << 20;
-    void* reserved = mmap(nullptr, capacity_bytes + huge_page_bytes, PROT_READ | PROT_WRITE,
+    // Pages are not asked to be huge: they come in once, and clearing huge ones takes several times as long
+    // where a hypervisor has to find them first (docs/notes/figures-of-design.md).
+    void* reserved = mmap(nullptr, capacity_bytes, PROT_READ | PROT_WRITE,
                           MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (reserved == MAP_FAILED) return errno;
-    const uintptr_t aligned =
-        (reinterpret_cast<uintptr_t>(reserved) + huge_page_bytes - 1) / huge_page_bytes * huge_page_bytes;
-    char* base = reinterpret_cast<char*>(aligned);
-    // Refused where the system has none; then pages are small.
-    if (has_huge_pages) madvise(base, capacity_bytes, MADV_HUGEPAGE);
+    char* base = static_cast<char*>(reserved);
     pool = new (std::nothrow) TensorPool(base, capacity_bytes, smallest, largest);
     if (pool == nullptr) return ENOMEM;
     // A child that is forked while another thread allocates must not inherit a lock that nobody holds there.

@@ -27,10 +27,7 @@ ADDRESSES_PER_BYTE = 4
 _FUNCTIONS = (
     Function(
         "pool_open",
-        tuple(
-            NumberArgument(name, "int64")
-            for name in ("capacity_bytes", "smallest", "largest", "has_huge_pages")
-        ),
+        tuple(NumberArgument(name, "int64") for name in ("capacity_bytes", "smallest", "largest")),
         "int64",
     ),
     Function("pool_look", (NumberArgument("facts", "address"),)),
@@ -72,13 +69,13 @@ class TensorPool:
             raise PoolUnavailableError(str(error)) from error
         library = ctypes.CDLL(str(kernel.entry.library))
         library.pool_open.restype = ctypes.c_int64
-        library.pool_open.argtypes = [ctypes.c_int64] * 4
+        library.pool_open.argtypes = [ctypes.c_int64] * 3
         library.pool_look.argtypes = [ctypes.c_void_p]
         library.pool_look.restype = library.pool_return_idle.restype = None
         physical_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
         # What is larger than the machine is refused by malloc, in PyTorch's own words.
         refused = library.pool_open(
-            ADDRESSES_PER_BYTE * physical_bytes, SMALLEST_BYTES, physical_bytes, False
+            ADDRESSES_PER_BYTE * physical_bytes, SMALLEST_BYTES, physical_bytes
         )
         if refused:
             raise PoolUnavailableError(f"no addresses could be reserved: {os.strerror(refused)}")
