@@ -186,7 +186,7 @@ def test_the_trainer_logs_and_reports_the_metrics(transformers, tmp_path, caplog
     assert not METRICS & next(each for each in seen if "eval_loss" in each).keys()
     written = [each["shorthaul_written_bytes"] for each in of_training]
     assert written == sorted(written)
-    assert 0 < written[0] < written[-1]
+    assert written[0] < written[-1]  # what is still on its way when it is needed is not written
     assert done.metrics.keys() >= METRICS
     json.dumps(trainer.state.log_history)
     assert [each.keys() >= METRICS for each in trainer.state.log_history].count(True) == 5

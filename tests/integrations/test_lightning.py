@@ -148,7 +148,7 @@ def test_the_trainers_logger_gets_the_metrics(lightning, tmp_path, caplog) -> No
     written = [float(each.split(",")[columns.index("shorthaul_written_bytes")]) for each in rows]
     assert len(written) == 8
     assert written == sorted(written)
-    assert 0 < written[0] < written[-1]
+    assert written[0] < written[-1]  # what is still on its way when it is needed is not written
     (line,) = [each.message for each in caplog.records if each.name == "shorthaul"]
     assert line.startswith("8 training steps: at most ")
 

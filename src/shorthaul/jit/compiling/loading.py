@@ -53,11 +53,15 @@ def compiling(mode: str) -> Iterator[None]:
     Args:
         mode: `"wait"`; `"background"`; or `"gather"`, which does not wait yet and is about to.
     """
-    token = _mode.set(mode)
+    before = _mode.get(None)
     try:
-        yield
+        try:
+            _mode.set(mode)
+            yield
+        finally:
+            _mode.set(before)
     finally:
-        _mode.reset(token)
+        _mode.set(before)  # once more: an interrupt may have come before the first could
 
 
 def is_waited_for(*, by_default: bool = False) -> bool:
