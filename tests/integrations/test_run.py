@@ -241,6 +241,39 @@ def test_blocks_that_are_not_computed_again_are_named_with_the_reason(tmp_path, 
     assert ("left 0 and 3 more: not computed again" in ours.stderr) == bool(expected)
 
 
+RECOMPUTING = """
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+torch.manual_seed(0)
+torch.set_num_threads(1)
+
+class Blocks(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Sequential(nn.Linear(512, 512), nn.GELU()) for _ in range(3))
+
+    def forward(self, x):
+        for layer in self.layers:
+            x = checkpoint(layer, x, use_reentrant=False)
+        return x
+
+model = Blocks()
+for _ in range(3):
+    model(torch.randn(1024, 512)).square().mean().backward()
+print([each.grad.double().sum().item() for each in model.parameters()])
+"""
+
+
+def test_what_is_computed_again_in_a_backward_pass_is_no_model_of_its_own(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(RECOMPUTING)
+    plain = python(str(tmp_path / "train.py"))
+    ours = python(*RUN, "--offload", str(tmp_path), str(tmp_path / "train.py"))
+    assert (ours.returncode, ours.stdout) == (0, plain.stdout), ours.stderr
+    assert own_words(ours.stderr)[1].startswith("shorthaul run: Blocks: activations offloaded")
+
+
 def test_what_had_not_to_leave_is_not_said_to_be_offloaded(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(TRAINING.replace("512", "16").replace("1024", "4"))

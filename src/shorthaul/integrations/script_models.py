@@ -83,6 +83,11 @@ class _Inside(threading.local):
         self.is_backward = False
 
 
+def _is_in_backward() -> bool:
+    """Whether this thread runs a backward pass, in which blocks that are computed again are no models of their own."""
+    return bool(torch._C._current_graph_task_id() != -1)
+
+
 class ScriptModels:
     """Everything that is known of the script's models, and the context around their calls."""
 
@@ -117,7 +122,7 @@ class ScriptModels:
 
         @functools.wraps(call)
         def watched_call(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
-            if torch.compiler.is_compiling() or self._inside.is_inside:
+            if torch.compiler.is_compiling() or self._inside.is_inside or _is_in_backward():
                 return call(module, *args, **kwargs)
             return self._call_outermost(call, module, args, kwargs)
 
